@@ -1,6 +1,7 @@
 // Takes the pictures of docs/ from the real program: node bench/pictures.mjs   (needs build/protean and
 // `tools/install-deps pictures`). Serves the built-in model in little memory, puts a burst of requests
-// on it, and asks for another form in the middle. Writes docs/chat-*.png and docs/dashboard-*.png.
+// on it, and asks for another form in the middle; then serves two replicas, which become one. Writes
+// docs/chat-*.png, docs/dashboard-*.png and docs/fleet-*.png.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
@@ -41,40 +42,72 @@ async function openBoth(browser, url, viewport) {
   return pages;
 }
 
-const browser = await openBrowser();
-const server = await Server.startWith({ path: builtin, env: { XDG_CACHE_HOME: cache } }, '--admin-port', '0',
-  '--device-memory', '64MiB', '--morph', 'off', '--morph-precisions', 'w8a8,w4a8');
-try {
+async function startServer(...flags) {
+  const server = await Server.startWith({ path: builtin, env: { XDG_CACHE_HOME: cache } },
+    '--admin-port', '0', '--device-memory', '64MiB', '--morph', 'off', '--morph-precisions', 'w8a8,w4a8', ...flags);
   await server.logged(/operators' port: (\S+)/);
   server.admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-  const boards = await openBoth(browser, `${server.admin}/dashboard`, { width: 1400, height: 1130 });
-  const chats = await openBoth(browser, server.url, { width: 1180, height: 760 });
+  return server;
+}
 
-  let end = Infinity;
-  const quiet = keepAsking(server, () => end, 10);
-  await sleep(14_000);
-  const burst = keepAsking(server, () => end, 30);
-  await sleep(11_000);
-  // The chats ask while the form changes.
-  await Promise.all(chats.map(async (chat) => {
-    await chat.getByLabel('Message').fill('Tell me a story about a fox and an old clock.');
-    await chat.keyboard.press('Enter');
-    await chat.locator('.prose').waitFor();
-  }));
-  const eight = 'w8a8';
-  await want(server, { layers: Array.from({ length: 16 }, (_, i) => (i < 11 ? eight : i < 13 ? `bf16/${eight}` : 'bf16')) });
-  await sleep(9_000);
-  await want(server, { layers: Array.from({ length: 16 }, (_, i) => (i < 5 ? 'w4a8' : i < 11 ? eight : i < 13 ? `bf16/${eight}` : 'bf16')) });
-  await sleep(8_000);
-  for (const [i, page] of boards.entries()) await page.screenshot({ path: join(docs, `dashboard-${schemes[i]}.png`) });
-  end = Date.now();
-  await Promise.all([quiet, burst]);
-  for (const [i, page] of chats.entries()) {
-    await page.getByRole('button', { name: 'Answer again' }).waitFor();
-    await page.screenshot({ path: join(docs, `chat-${schemes[i]}.png`) });
+// Some layers change their precision under load, while two chats ask.
+async function pictureMorph(browser) {
+  const server = await startServer();
+  try {
+    const boards = await openBoth(browser, `${server.admin}/dashboard`, { width: 1400, height: 1130 });
+    const chats = await openBoth(browser, server.url, { width: 1180, height: 760 });
+    let end = Infinity;
+    const quiet = keepAsking(server, () => end, 10);
+    await sleep(14_000);
+    const burst = keepAsking(server, () => end, 30);
+    await sleep(11_000);
+    // The chats ask while the form changes.
+    await Promise.all(chats.map(async (chat) => {
+      await chat.getByLabel('Message').fill('Tell me a story about a fox and an old clock.');
+      await chat.keyboard.press('Enter');
+      await chat.locator('.prose').waitFor();
+    }));
+    const eight = 'w8a8';
+    await want(server, { layers: Array.from({ length: 16 }, (_, i) => (i < 11 ? eight : i < 13 ? `bf16/${eight}` : 'bf16')) });
+    await sleep(9_000);
+    await want(server, { layers: Array.from({ length: 16 }, (_, i) => (i < 5 ? 'w4a8' : i < 11 ? eight : i < 13 ? `bf16/${eight}` : 'bf16')) });
+    await sleep(8_000);
+    for (const [i, page] of boards.entries()) await page.screenshot({ path: join(docs, `dashboard-${schemes[i]}.png`) });
+    end = Date.now();
+    await Promise.all([quiet, burst]);
+    for (const [i, page] of chats.entries()) {
+      await page.getByRole('button', { name: 'Answer again' }).waitFor();
+      await page.screenshot({ path: join(docs, `chat-${schemes[i]}.png`) });
+    }
+  } finally {
+    await server.stop();
   }
+}
+
+// Two of three replicas serve as one by shards, under load.
+async function pictureFleet(browser) {
+  const server = await startServer('--data-parallel-size', '3', '--max-tensor-parallel-size', '2', '--threads', '1');
+  try {
+    const boards = await openBoth(browser, `${server.admin}/dashboard`, { width: 1400, height: 1180 });
+    let end = Infinity;
+    const load = keepAsking(server, () => end, 24);
+    await sleep(8_000);
+    await fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups: [['0', '1']], by: 'shards' }) });
+    await boards[0].getByText('serve as one, divided by shards').waitFor();
+    await sleep(6_000);
+    for (const [i, page] of boards.entries()) await page.screenshot({ path: join(docs, `fleet-${schemes[i]}.png`) });
+    end = Date.now();
+    await load;
+  } finally {
+    await server.stop();
+  }
+}
+
+const browser = await openBrowser();
+try {
+  await pictureMorph(browser);
+  await pictureFleet(browser);
 } finally {
   await browser.close();
-  await server.stop();
   rmSync(cache, { recursive: true, force: true });
 }

@@ -31,6 +31,7 @@ class Server:
         if not ready.wait(120) or self.url is None:
             self.stop()
             raise SystemExit("the server did not start:\n" + "".join(self.log))
+        self.wait_until_packed()
 
     def __enter__(self):
         return self
@@ -50,6 +51,11 @@ class Server:
 
     def form(self):
         return json.loads(ask(self.admin + "/admin/form"))
+
+    def wait_until_packed(self):
+        """Waits until all variants that the policy may choose are within its reach."""
+        while (packing := self.form()["packing"]) and packing["done"] < packing["total"] and not packing["failure"]:
+            time.sleep(0.1)
 
     def metrics(self):
         values = {}

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/memory_map.h"
 #include "apps/options.h"
 #include "apps/version.h"
 #include "base/units.h"
@@ -121,6 +122,7 @@ void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
     print_row(sizing.cpus.size() == 1 ? "computes with" : fmt::format("device {}", device), "{}",
               to_string(sizing.cpus[device]));
   }
+  print_text(memory_map(spec, sizing));
   for (const std::string& warning : sizing.warnings) {
     print_row("warning", "{}", warning);
   }

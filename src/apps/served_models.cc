@@ -66,12 +66,12 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
       .names = names_of(setting, files),
       .tokenizer = files.tokenizer.get(),
       .chat_template = &files.chat_template,
-      .bos_text = files.chat.bos_token,
-      .eos_text = files.chat.eos_token,
+      .chat = files.chat,
       .defaults = files.generation,
       .max_model_len = sizing.max_model_len,
       .embedding_size = spec.hidden,
       .tool_format = tool_format,
+      .infill = files.infill,
       .special_tokens_in_content = setting.model.special_tokens_in_content == "allow",
       .formats = std::make_shared<FormatCompiler>(*files.tokenizer, spec.vocab,
                                                   end_tokens(*files.tokenizer, files.generation),
@@ -84,10 +84,10 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
                .ladder = std::move(ladder),
                .precisions = std::move(layers),
                .embeddings_precisions = std::move(embeddings),
-               .page_bytes = sizing.budget.page_bytes,
-               .pages = sizing.budget.pages,
-               .pages_free =
-                   sizing.budget.pages - form_pages(spec, sizing.form, sizing.budget.page_bytes)},
+               .pages = {.page_bytes = sizing.budget.page_bytes,
+                         .all = sizing.budget.pages,
+                         .free = sizing.budget.pages -
+                                 form_pages(spec, sizing.form, sizing.budget.page_bytes)}},
       .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
                              const Form& form) { return pages_by_device(spec, form, page_bytes); },
       .ttft_target_ns = std::llround(setting.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
@@ -111,16 +111,15 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
   }
 }
 
-// Learns what steps cost, and packs the weights that the policy may ask for. Several devices share
-// a step, which a fingerprint on one of them does not tell: their steps are learned while they run.
-void prepare(const ModelSetting& setting, const ModelFiles& files, ReplicaOptions& replica) {
+// Learns what steps cost. Several devices share a step, which a fingerprint on one of them does not
+// tell: their steps are learned while they run.
+void learn_costs(const ModelSetting& setting, const ModelFiles& files, ReplicaOptions& replica) {
   if (replica.sizing.form.group.size() == 1) {
     replica.step_cost = known_step_cost({.model = setting.model.model,
                                          .directory = setting.morph.variant_cache,
                                          .version = kVersion},
                                         *files.checkpoint, fingerprint_options(replica));
   }
-  pack_variants(replica);
 }
 
 // Adds the flags that a model's table may have.
@@ -130,21 +129,30 @@ void add_table_flags(CLI::App& app, ModelSetting& setting) {
   app.add_option("--model", setting.model.model);
 }
 
-// Reads a model's table: the flags that `common` has otherwise.
-Result<ModelSetting> setting_of(const ModelSetting& common, const TableArguments& table,
-                                const std::string& path) {
+// Returns the setting of a model with flags that `common` has otherwise.
+Result<ModelSetting> setting_of(const ModelSetting& common, const std::string& name,
+                                const std::vector<std::string>& flags) {
   ModelSetting setting = common;
-  setting.name = table.name;
+  setting.name = name;
   CLI::App app;
   add_table_flags(app, setting);
-  std::vector<std::string> arguments(table.arguments.rbegin(), table.arguments.rend());
   try {
-    app.parse(arguments);  // takes them from the back
+    app.parse(std::vector<std::string>(flags.rbegin(), flags.rend()));  // takes them from the back
   } catch (const CLI::ParseError& error) {
-    return make_error(ErrorCode::kInvalidArgument, "--models {}: [{}]: {}", path, table.name,
-                      error.what());
+    return make_error(ErrorCode::kInvalidArgument, "{}", error.what());
   }
-  if (setting.model.model.empty()) {
+  return setting;
+}
+
+// Reads a model's table of the file `path`.
+Result<ModelSetting> setting_of(const ModelSetting& common, const TableArguments& table,
+                                const std::string& path) {
+  auto setting = setting_of(common, table.name, table.arguments);
+  if (!setting.ok()) {
+    return make_error(ErrorCode::kInvalidArgument, "--models {}: [{}]: {}", path, table.name,
+                      setting.error().message);
+  }
+  if (setting->model.model.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--models {}: [{}] needs model = \"MODEL\", a path or a name on a hub", path,
                       table.name);
@@ -170,32 +178,10 @@ Status check_names(const std::vector<ModelSetting>& settings) {
   return {};
 }
 
-// Refuses policies that could never form a group.
-Status check_groups(const ModelSetting& setting) {
-  const GroupOptions& group = setting.model.group;
-  const auto& [router, scale, drop] = setting.fleet;
-  if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--scale {} needs several replicas whose layers divide: add "
-                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
-                      scale);
-  }
-  if (drop != "off" && group.replicas < 2) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
-                      drop);
-  }
-  return {};
-}
-
 // Only a policy or an operator changes a form. Replicas that become groups have one that may
 // change.
 bool has_policy(const ModelSetting& setting) {
-  return setting.morph.mode != "off" || setting.fleet.scale != "off" || setting.fleet.drop != "off";
-}
-
-std::int64_t memory_of(const Sizing& sizing) {
-  return sizing.device_bytes * std::ssize(sizing.devices);
+  return setting.morph.mode != "off" || forms_groups(setting.fleet);
 }
 
 // Sizes a model for an equal part of what `machine` has free, `parts` in all; if that is too
@@ -213,6 +199,7 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                         machine);
 }
 
+// The model's files are on disk.
 Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine& machine,
                              int parts) {
   const auto grammars = parse_bytes(setting.grammar_memory);
@@ -221,11 +208,8 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
                       "--grammar-memory {} must be a size of at least 16MiB",
                       setting.grammar_memory);
   }
-  if (const Status grouped = check_groups(setting); !grouped.ok()) {
+  if (const Status grouped = check_groups(setting.fleet, setting.model.group); !grouped.ok()) {
     return grouped.error();
-  }
-  if (const Status located = locate_model(setting.model); !located.ok()) {
-    return located.error();
   }
   auto files = open_model_files(setting.model);
   if (!files.ok()) {
@@ -246,10 +230,7 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   if (!replica.ok()) {
     return replica.error();
   }
-  // Their flags allow no other names.
-  replica->router = parse_router(setting.fleet.router).value();
-  replica->scale = parse_scale(setting.fleet.scale).value();
-  replica->drop = parse_drop(setting.fleet.drop).value();
+  set_policies(setting.fleet, *replica);
   const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
@@ -260,11 +241,14 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   ServedModel served =
       served_model(setting, *opened, *replica, *tool_format, static_cast<std::size_t>(*grammars));
   Inbox& events = *inbox;
-  return OpenModel{.setting = std::move(setting),
-                   .files = std::move(opened),
-                   .replica = *std::move(replica),
-                   .inbox = std::move(inbox),
-                   .hosted = {std::move(served), {.max_outstanding = most}, events}};
+  return OpenModel{
+      .setting = std::move(setting),
+      .files = std::move(opened),
+      .replica = *std::move(replica),
+      .inbox = std::move(inbox),
+      .hosted = {std::move(served),
+                 {.max_outstanding = most, .sleep_idle_ns = setting.sleep_idle_s * kNsPerS},
+                 events}};
 }
 
 }  // namespace
@@ -278,6 +262,11 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
          "Name by which clients may call the model (default its name on the hub, or the path's "
          "last part). May be repeated")
       ->type_name("NAME");
+  app.add_option("--sleep-idle-seconds", setting.sleep_idle_s,
+                 "Give the model's weights and KV cache back after so many seconds without a "
+                 "request; the next one loads it again. 0 is never")
+      ->check(whole_number(0, 1 << 30))
+      ->capture_default_str();
   app.add_option("--max-num-queued-reqs", setting.max_queued,
                  "Most requests that wait in addition to --max-num-seqs; more are answered 429")
       ->check(whole_number(0, 1 << 20))
@@ -289,32 +278,14 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
                  "up to --devices devices")
       ->type_name("INTENT")
       ->group("Devices");
-  app.add_option("--router", setting.fleet.router,
-                 "How a request's replica is chosen. first-token: the least predicted time to "
-                 "the first token, prefix cache hits counted; freeness: the most free KV blocks "
-                 "for each request, as in Llumnix; least-loaded: the fewest requests; "
-                 "round-robin: in turn")
-      ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
-      ->capture_default_str()
-      ->group("Devices");
-  app.add_option("--scale", setting.fleet.scale,
-                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
-                 "replicas become one group for it, as in AMOEBA, and part again after it")
-      ->check(one_of({"off", "paper"}))
-      ->capture_default_str()
-      ->group("Devices");
-  app.add_option("--drop", setting.fleet.drop,
-                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
-                 "drop layers that others hold, as in KunServe, and fetch them back after it")
-      ->check(one_of({"off", "paper"}))
-      ->capture_default_str()
-      ->group("Devices");
+  add_fleet_options(app, setting.fleet);
   add_morph_options(app, setting.morph);
   app.option_defaults()->group("Answers");
   app.add_option("--tool-call-parser", setting.tool_call_parser,
                  "Format in which the model writes tool calls; auto follows its chat template")
       ->type_name("FORMAT")
-      ->check(one_of({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "none"}))
+      ->check(one_of({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "glm4",
+                      "granite", "command", "none"}))
       ->capture_default_str();
   app.add_option("--pooling", setting.pooling,
                  "Make an embedding from the mean of all tokens or from the last one")
@@ -372,6 +343,28 @@ Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
   return settings;
 }
 
+Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,
+                                   const boost::json::object& fields) {
+  ModelSetting plain = common;  // what belongs to one model only is not common
+  plain.model.model.clear();
+  plain.model.name.clear();
+  plain.served_names.clear();
+  CLI::App app;
+  add_table_flags(app, plain);
+  boost::json::object flags = fields;
+  flags.erase("name");
+  const auto arguments = read_flags(flags, app);
+  if (!arguments.ok()) {
+    return arguments.error();
+  }
+  auto setting = setting_of(plain, name, *arguments);
+  if (setting.ok() && setting->model.model.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "\"model\" is missing: a path, or a name on a hub that was pulled");
+  }
+  return setting;
+}
+
 Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
   if (count == 1) {
     return errors.front();
@@ -384,6 +377,29 @@ Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
           fmt::format("{} of {} models cannot be served: {}", errors.size(), count, all)};
 }
 
+std::int64_t memory_of(const OpenModel& model) {
+  const Sizing& sizing = model.replica.sizing;
+  return sizing.device_bytes * std::ssize(sizing.devices);
+}
+
+const std::string& name_of(const OpenModel& model) {
+  return model.hosted.model.names.front();
+}
+
+Result<OpenModel> open_further_model(ModelSetting setting, bool may_morph,
+                                     std::int64_t claimed_bytes) {
+  if (const Status found = find_model(setting.model); !found.ok()) {
+    return found.error();
+  }
+  Machine machine = this_machine();
+  machine.free_memory_bytes -= std::min(claimed_bytes, machine.free_memory_bytes);
+  auto model = open_model(std::move(setting), may_morph, machine, 2);
+  if (model.ok()) {
+    log_start(*model->files, model->replica.sizing);
+  }
+  return model;
+}
+
 Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph) {
   Machine machine = this_machine();
   const auto count = static_cast<int>(settings.size());
@@ -392,10 +408,12 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
   std::int64_t taken_bytes = 0;
   for (int i = 0; i < count; ++i) {
     const std::string name = settings[static_cast<std::size_t>(i)].name;
-    auto model =
-        open_model(std::move(settings[static_cast<std::size_t>(i)]), may_morph, machine, count - i);
+    ModelSetting& setting = settings[static_cast<std::size_t>(i)];
+    const Status located = locate_model(setting.model);
+    auto model = located.ok() ? open_model(std::move(setting), may_morph, machine, count - i)
+                              : located.error();
     if (model.ok()) {
-      const std::int64_t bytes = memory_of(model->replica.sizing);
+      const std::int64_t bytes = memory_of(*model);
       taken_bytes += bytes;
       machine.free_memory_bytes -= std::min(bytes, machine.free_memory_bytes);
       models.push_back(*std::move(model));
@@ -420,7 +438,7 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
 }
 
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink) {
-  prepare(model.setting, *model.files, model.replica);
+  learn_costs(model.setting, *model.files, model.replica);
   return Replicas::start(model.replica, *model.files->checkpoint, *model.inbox, sink);
 }
 

@@ -85,18 +85,20 @@ ScanStep CallObject::key_ended() {
   skipped_ = {};
   state_ = State::kColon;
   member_ = Member::kOther;
+  const bool is_name = key_ == "name" || key_ == "tool_name";
+  const bool is_arguments = key_ == "arguments" || key_ == "parameters";
   if (begun_) {
-    const bool again = key_ == "name" || key_ == "arguments" || key_ == "parameters";
+    const bool again = is_name || is_arguments;
     return again ? ScanStep::kFail : ScanStep::kMore;
   }
-  if (key_ == "name" && !name_) {
+  if (is_name && !name_) {
     member_ = Member::kName;
-  } else if ((key_ == "arguments" || key_ == "parameters") && !has_arguments_) {
+  } else if (is_arguments && !has_arguments_) {
     member_ = Member::kArguments;
     has_arguments_ = true;
   } else if (key_ == "id" && id_.empty()) {
     member_ = Member::kId;
-  } else if (key_ != "type") {
+  } else if (key_ != "type" && key_ != "tool_call_id") {
     return ScanStep::kFail;
   }
   return ScanStep::kMore;

@@ -36,9 +36,10 @@ class ArgumentsReader {
   std::string decoded_;
 };
 
-// Reads one call written as an object: {"name": ..., "arguments" or "parameters": ..., "id": ...,
-// "type": ...} in any order. It is not a call if the name is not in `names`, or if a member is
-// unknown, repeated or missing. Once the call has begun, ids and unknown members are skipped.
+// Reads one call written as an object: {"name" or "tool_name": ..., "arguments" or "parameters":
+// ..., "id": ..., "type": ..., "tool_call_id": ...} in any order. It is not a call if the name is
+// not in `names`, or if a member is unknown, repeated or missing. Once the call has begun, ids and
+// unknown members are skipped.
 class CallObject {
  public:
   // `names` outlives the object.

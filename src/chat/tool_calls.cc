@@ -14,6 +14,8 @@ constexpr std::string_view kHermesOpen = "<tool_call>";
 constexpr std::string_view kHermesClose = "</tool_call>";
 constexpr std::string_view kPythonTag = "<|python_tag|>";
 constexpr std::string_view kMistralOpen = "[TOOL_CALLS]";
+constexpr std::string_view kGraniteOpen = "<|tool_call|>";
+constexpr std::string_view kCommandOpen = "<|START_ACTION|>";
 constexpr std::string_view kMistralArgs = "[ARGS]";
 constexpr std::string_view kMistralCallId = "[CALL_ID]";
 
@@ -61,6 +63,40 @@ bool may_become_header(std::string_view text) {
   return kMistralArgs.starts_with(tail) || kMistralCallId.starts_with(tail);
 }
 
+// Returns the mark after calls, which may be missing: special tokens are often not written out.
+// Phi-4-mini writes it after each call, an object without an array around it.
+std::string_view closing_mark_of(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kGranite:
+      return "<|/tool_call|>";
+    case ToolFormat::kCommand:
+      return "<|END_ACTION|>";
+    default:
+      return kHermesClose;
+  }
+}
+
+// Returns the mark before calls; empty if calls are only at the answer's start.
+std::string_view marker_of(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kMistral:
+      return kMistralOpen;
+    case ToolFormat::kGranite:
+      return kGraniteOpen;
+    case ToolFormat::kCommand:
+      return kCommandOpen;
+    case ToolFormat::kHermes:
+    case ToolFormat::kQwenCoder:
+    case ToolFormat::kGlm:
+      return kHermesOpen;
+    case ToolFormat::kLlama3:
+    case ToolFormat::kGlm4:
+    case ToolFormat::kNone:
+      break;
+  }
+  return {};
+}
+
 }  // namespace
 
 class ToolCallParser::Impl final : public CallSink {
@@ -68,10 +104,9 @@ class ToolCallParser::Impl final : public CallSink {
   Impl(ToolFormat format, std::vector<OfferedTool> tools)
       : format_(tools.empty() ? ToolFormat::kNone : format), tools_(std::move(tools)) {
     for (const OfferedTool& tool : tools_) names_.push_back(tool.name);
-    if (format_ == ToolFormat::kLlama3) {
+    marker_ = marker_of(format_);
+    if (marker_.empty() && format_ != ToolFormat::kNone) {
       state_ = State::kOpened;
-    } else if (format_ != ToolFormat::kNone) {
-      marker_ = format_ == ToolFormat::kMistral ? kMistralOpen : kHermesOpen;
     }
   }
 
@@ -88,11 +123,11 @@ class ToolCallParser::Impl final : public CallSink {
     kText,    // looking for the marker; matched_ bytes of it are held
     kOpened,  // before a call's first byte
     kTag,     // Llama's python tag
-    kHeader,  // Mistral's name, id and tags before the arguments
+    kHeader,  // Mistral's name, id and tags before the arguments, GLM-4's name and line end
     kObject,
     kHeadedArguments,
-    kClosing,       // Hermes, Qwen: before or in the end mark
-    kInArray,       // Mistral: after an object of the array
+    kClosing,       // before or in the end mark
+    kInArray,       // after an object of an array of calls
     kBeforeObject,  // white space, then an object
     kTagged,
   };
@@ -104,6 +139,8 @@ class ToolCallParser::Impl final : public CallSink {
   bool frame(char c);
   bool opened(char c);
   bool header(char c);
+  bool name_line(char c);
+  bool begin_headed(std::string id, std::string name, char c);
   bool object(char c);
   bool tagged(char c);
   bool headed_arguments(char c);
@@ -129,6 +166,7 @@ class ToolCallParser::Impl final : public CallSink {
   bool content_seen_ = false;  // since the last call, other than white space
   int calls_ = 0;
   bool in_call_ = false;
+  bool in_array_ = false;  // Granite, Command: the calls are in an array
   std::optional<CallObject> object_;
   std::optional<TaggedCall> tagged_;
   ArgumentsReader arguments_;
@@ -225,7 +263,7 @@ bool ToolCallParser::Impl::frame(char c) {
       if (++matched_ == kPythonTag.size()) state_ = State::kBeforeObject;
       return true;
     case State::kHeader:
-      return header(c);
+      return format_ == ToolFormat::kGlm4 ? name_line(c) : header(c);
     case State::kObject:
       return object(c);
     case State::kHeadedArguments:
@@ -257,6 +295,14 @@ bool ToolCallParser::Impl::opened(char c) {
       header_at_ = held_.size() - 1;
       state_ = State::kHeader;
       return header(c);
+    case ToolFormat::kGlm4:
+      header_at_ = held_.size() - 1;
+      state_ = State::kHeader;
+      return name_line(c);
+    case ToolFormat::kGranite:
+    case ToolFormat::kCommand:
+      in_array_ = c == '[';
+      return in_array_ ? go(State::kBeforeObject) : start_object(c);
     case ToolFormat::kQwenCoder:
     case ToolFormat::kGlm:
       tagged_.emplace(format_ == ToolFormat::kGlm ? kGlmTags : kQwenTags, tools_);
@@ -288,8 +334,23 @@ bool ToolCallParser::Impl::header(char c) {
   if (!header || std::find(names_.begin(), names_.end(), header->name) == names_.end()) {
     return false;
   }
-  const std::string id(header->id);
-  const std::string name(header->name);
+  return begin_headed(std::string(header->id), std::string(header->name), c);
+}
+
+// Reads GLM-4's name of an offered tool, a line end, and the brace that opens the arguments.
+bool ToolCallParser::Impl::name_line(char c) {
+  const std::string_view text = std::string_view(held_).substr(header_at_);
+  const std::size_t line_end = text.find('\n');
+  const std::string_view name = trim(text.substr(0, line_end));
+  if (line_end == std::string_view::npos) {
+    return std::any_of(names_.begin(), names_.end(),
+                       [&](const std::string& known) { return known.starts_with(name); });
+  }
+  if (std::find(names_.begin(), names_.end(), name) == names_.end()) return false;
+  return is_json_space(c) || (c == '{' && begin_headed({}, std::string(name), c));
+}
+
+bool ToolCallParser::Impl::begin_headed(std::string id, std::string name, char c) {
   begin(id, name);
   arguments_ = {};
   state_ = State::kHeadedArguments;
@@ -300,7 +361,10 @@ bool ToolCallParser::Impl::headed_arguments(char c) {
   std::string out;
   const ScanStep step = arguments_.step(c, out);
   if (!out.empty()) arguments(out);
-  if (step == ScanStep::kDone) end_frame();
+  if (step == ScanStep::kDone) {
+    end_frame();
+    if (format_ == ToolFormat::kGlm4) state_ = State::kOpened;
+  }
   return step != ScanStep::kFail;
 }
 
@@ -313,6 +377,9 @@ bool ToolCallParser::Impl::object(char c) {
   switch (format_) {
     case ToolFormat::kHermes:
       return go(State::kClosing);
+    case ToolFormat::kGranite:
+    case ToolFormat::kCommand:
+      return go(in_array_ ? State::kInArray : State::kClosing);
     case ToolFormat::kMistral:
       return go(State::kInArray);
     default:
@@ -321,15 +388,21 @@ bool ToolCallParser::Impl::object(char c) {
 }
 
 bool ToolCallParser::Impl::closing(char c) {
+  const std::string_view mark = closing_mark_of(format_);
   if (matched_ == 0 && is_json_space(c)) return true;
-  if (c != kHermesClose[matched_]) return false;
-  if (++matched_ == kHermesClose.size()) end_frame();
+  if (c != mark[matched_]) return false;
+  if (++matched_ == mark.size()) end_frame();
   return true;
 }
 
 bool ToolCallParser::Impl::in_array(char c) {
   if (is_json_space(c)) return true;
-  if (c == ']') end_frame();
+  if (c == ']' && format_ == ToolFormat::kMistral) {
+    end_frame();
+  } else if (c == ']') {
+    held_.clear();
+    state_ = State::kClosing;
+  }
   if (c == ',') state_ = State::kBeforeObject;
   return c == ']' || c == ',';
 }

@@ -21,11 +21,15 @@ enum class ToolFormat : std::uint8_t {
   kMistral,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] or [TOOL_CALLS]name[ARGS]{...}
   kQwenCoder,  // <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
   kGlm,        // <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>
+  kGlm4,       // name\n{...}
+  kGranite,    // <|tool_call|>[{"name": ..., "arguments": {...}}, ...]: Granite 3, Phi-4-mini
+  kCommand,  // <|START_ACTION|>[{"tool_call_id": ..., "tool_name": ..., "parameters": {...}}, ...]
 };
 
 std::string_view to_string(ToolFormat format);
 Result<ToolFormat> parse_tool_format(
-    std::string_view text);  // "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "none"
+    std::string_view text);  // "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "glm4",
+                             // "granite", "command", "none"
 
 // Returns the format that a chat template is written for, judged by the marks in its source.
 ToolFormat detect_tool_format(std::string_view template_source);
@@ -57,8 +61,9 @@ using ToolPiece = std::variant<ContentPiece, CallBegin, ArgumentsPiece>;
 // Holds back at most 1 MiB and takes linear time.
 //
 // kQwenCoder and kGlm write values without quotes, whose kind the tool's schema decides
-// (TaggedCall). kLlama3 finds calls only if the answer begins with one, the other formats anywhere.
-// The marks of kMistral and Llama's python tag are special tokens, which decoding must write out.
+// (TaggedCall). kLlama3 and kGlm4 find calls only if the answer begins with one, the other formats
+// anywhere. The marks of kMistral, kGranite and kCommand and Llama's python tag are special tokens,
+// which decoding must write out. Ids of kCommand count from 0 in each answer and are dropped.
 class ToolCallParser {
  public:
   // A call of a tool that is not in `tools` is content.

@@ -31,8 +31,8 @@ struct Outcome {
 // The first byte chooses the format and how many of the following bytes are lengths of pieces.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  const auto format = static_cast<protean::ToolFormat>(data[0] % 6);
-  const std::size_t cuts = std::min<std::size_t>(data[0] / 6, size - 1);
+  const auto format = static_cast<protean::ToolFormat>(data[0] % 9);
+  const std::size_t cuts = std::min<std::size_t>(data[0] / 9, size - 1);
   const std::string_view text(reinterpret_cast<const char*>(data) + 1 + cuts, size - 1 - cuts);
   const boost::json::object texts{
       {"properties", boost::json::object{{"s", boost::json::object{{"type", "string"}}}}}};

@@ -186,6 +186,35 @@ TEST(ToolCalls, marks_cut_off_behind_a_call_are_no_content) {
   EXPECT_EQ(cut(ToolFormat::kGlm, "<tool_call>f\n<arg_key>place<"), "«f » cut");
 }
 
+TEST(ToolCalls, glm4_calls_begin_the_answer) {
+  const auto glm4 = [](std::string_view text) { return parse(ToolFormat::kGlm4, text); };
+  EXPECT_EQ(glm4("\nget_weather\n{\"city\": \"Oslo\"}"), "«get_weather {\"city\": \"Oslo\"}»");
+  EXPECT_EQ(glm4("f\n{}\nget_weather \n {\"a\": 1}\n"), "«f {}»«get_weather {\"a\": 1}»");
+  EXPECT_EQ(glm4("Let me see.\nf\n{}"), "Let me see.\nf\n{}");
+  for (const char* text : {"f", "get_weather", "f\n", "f\nhello", "g\n{}", "find {}", "f {}"}) {
+    EXPECT_EQ(glm4(text), text);
+  }
+  EXPECT_EQ(glm4("f\n{}\nDone."), "«f {}»\nDone.");
+}
+
+TEST(ToolCalls, granite_and_command_write_arrays) {
+  const auto granite = [](std::string_view text) { return parse(ToolFormat::kGranite, text); };
+  EXPECT_EQ(granite("<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]"),
+            "«f {\"a\": 1}»");
+  EXPECT_EQ(granite("Hm.\n<|tool_call|> [{\"arguments\": {}, \"name\": \"f\"},\n{\"name\": "
+                    "\"get_weather\", \"arguments\": {}}]!"),
+            "Hm.«f {}»«get_weather {}»!");
+  EXPECT_EQ(granite("<|tool_call|>{}"), "<|tool_call|>{}");
+  EXPECT_EQ(granite("<|tool_call|>{\"name\": \"f\", \"arguments\": {}}<|/tool_call|><|tool_call|>"
+                    "{\"name\": \"f\", \"arguments\": {\"a\": 1}}<|/tool_call|> Done."),
+            "«f {}»«f {\"a\": 1}» Done.");
+  const auto command = [](std::string_view text) { return parse(ToolFormat::kCommand, text); };
+  EXPECT_EQ(command("I will look.<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": "
+                    "\"f\", \"parameters\": {\"a\": 1}},\n    {\"tool_call_id\": \"1\", "
+                    "\"tool_name\": \"get_weather\", \"parameters\": {}}\n]"),
+            "I will look.«f {\"a\": 1}»«get_weather {}»");
+}
+
 TEST(ToolCalls, arguments_stream_as_they_come) {
   ToolCallParser parser(ToolFormat::kHermes, offered());
   EXPECT_TRUE(parser.push("<tool_call>\n{\"name\": \"f\", \"arguments\": ").empty());
@@ -200,7 +229,8 @@ TEST(ToolCalls, arguments_stream_as_they_come) {
 
 // A text that follows the syntax must be parsed into the same calls.
 TEST(ToolCalls, syntax_reads_back) {
-  for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral}) {
+  for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral,
+                                  ToolFormat::kGlm4, ToolFormat::kGranite, ToolFormat::kCommand}) {
     const ToolSyntax syntax = tool_syntax(format);
     std::string text = syntax.begin;
     std::string expected;
@@ -214,7 +244,7 @@ TEST(ToolCalls, syntax_reads_back) {
     }
     text += syntax.end;
     EXPECT_EQ(parse(format, text), expected);
-    ASSERT_FALSE(syntax.triggers.empty());
+    ASSERT_EQ(syntax.triggers.empty(), format == ToolFormat::kGlm4);
     for (const std::string& trigger : syntax.triggers) {
       EXPECT_TRUE((syntax.begin + syntax.before_name).starts_with(trigger)) << trigger;
     }
@@ -224,7 +254,8 @@ TEST(ToolCalls, syntax_reads_back) {
 
 TEST(ToolCalls, names_of_formats) {
   for (const ToolFormat format : {ToolFormat::kNone, ToolFormat::kHermes, ToolFormat::kLlama3,
-                                  ToolFormat::kMistral, ToolFormat::kQwenCoder, ToolFormat::kGlm}) {
+                                  ToolFormat::kMistral, ToolFormat::kQwenCoder, ToolFormat::kGlm,
+                                  ToolFormat::kGlm4, ToolFormat::kGranite, ToolFormat::kCommand}) {
     EXPECT_EQ(*parse_tool_format(to_string(format)), format);
   }
   const auto unknown = parse_tool_format("pythonic");
@@ -239,6 +270,10 @@ TEST(ToolCalls, formats_of_templates) {
   EXPECT_EQ(detect_tool_format("{{ '[TOOL_CALLS] [' }}"), ToolFormat::kMistral);
   EXPECT_EQ(detect_tool_format("<|start_header_id|>{{ '\"parameters\": ' }}"), ToolFormat::kLlama3);
   EXPECT_EQ(detect_tool_format("<|start_header_id|>{{ message.content }}"), ToolFormat::kNone);
+  EXPECT_EQ(detect_tool_format("{{ '<|observation|>' }}"), ToolFormat::kGlm4);
+  EXPECT_EQ(detect_tool_format("respond with <|tool_call|> followed by"), ToolFormat::kGranite);
+  EXPECT_EQ(detect_tool_format("'<|tool|>' + tools + '<|/tool|>'"), ToolFormat::kGranite);
+  EXPECT_EQ(detect_tool_format("<|START_ACTION|>[{% for tc in calls %}"), ToolFormat::kCommand);
 }
 
 // Random texts of meaningful pieces. The result must not depend on how a text is cut, and each
@@ -289,6 +324,10 @@ std::string random_text(std::mt19937& random, bool marks, bool tagged) {
       "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"MARK\":",
       "[CALL_ID]",
       "<|python_tag|>",
+      "<|tool_call|>[",
+      "<|START_ACTION|>[",
+      "f\n{\"a\":\"MARK\"}",
+      "\"tool_name\": \"f\"",
       "{\"name\": \"f\", \"arguments\": ",
       "{\"name\": \"f\", \"parameters\": {",
       "}",
@@ -335,7 +374,7 @@ std::string random_text(std::mt19937& random, bool marks, bool tagged) {
 TEST_P(RandomTexts, any_cut_gives_the_same) {
   std::mt19937 random(7);
   int with_calls = 0;
-  for (int round = 0; round < 30'000; ++round) {
+  for (int round = 0; round < 15'000; ++round) {
     const std::string text = random_text(random, false, tagged());
     const std::string whole = parse_in_pieces(GetParam(), text, {text.size() + 1});
     std::vector<std::size_t> lengths;
@@ -344,12 +383,12 @@ TEST_P(RandomTexts, any_cut_gives_the_same) {
     ASSERT_EQ(parse_in_pieces(GetParam(), text, {1}), whole) << text;
     with_calls += whole.find("«") != std::string::npos;
   }
-  EXPECT_GT(with_calls, 300);
+  EXPECT_GT(with_calls, 100);
 }
 
 TEST_P(RandomTexts, nothing_is_lost) {
   std::mt19937 random(8);
-  for (int round = 0; round < 30'000; ++round) {
+  for (int round = 0; round < 15'000; ++round) {
     const std::string text = random_text(random, true, tagged());
     const std::string out = parse_in_pieces(GetParam(), text, {4});
     for (int mark = 0;; ++mark) {
@@ -368,7 +407,8 @@ TEST_P(RandomTexts, nothing_is_lost) {
 INSTANTIATE_TEST_SUITE_P(Formats, RandomTexts,
                          testing::Values(ToolFormat::kHermes, ToolFormat::kLlama3,
                                          ToolFormat::kMistral, ToolFormat::kQwenCoder,
-                                         ToolFormat::kGlm),
+                                         ToolFormat::kGlm, ToolFormat::kGlm4, ToolFormat::kGranite,
+                                         ToolFormat::kCommand),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 // Text with a false call at every possible byte must take linear time.

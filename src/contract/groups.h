@@ -65,6 +65,7 @@ struct GroupsStatus {
   std::optional<RegroupRecord> running;
   std::string stage;                   // of the one that runs: "joint steps"
   std::string waits_for;               // why it does not go on; empty: it does
+  std::optional<Form> joint_form;      // what its devices hold while their steps are joint
   std::vector<RegroupRecord> history;  // the latest ones, oldest first
   std::int64_t together_total = 0;     // changes that ended in one group
   std::int64_t apart_total = 0;        // that ended in several

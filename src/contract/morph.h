@@ -151,6 +151,23 @@ struct FormPrediction {
   double kl_nats = 0;         // lost against full precision by all answer tokens
 };
 
+// How far a server is that packs variants in the background while it serves.
+struct Packing {
+  std::int64_t done = 0;  // variants on disk, of the `total` that there are to be
+  std::int64_t total = 0;
+  // Swaps whose variants are not on disk yet. The policy lowers nothing to them.
+  std::vector<SwapComponent> missing;
+  std::string
+      failure;  // why packing ended early: a swap then packs what it needs; empty: it did not
+};
+
+// The pages of a device; of the one that has fewest free.
+struct DevicePageCount {
+  std::int64_t page_bytes = 0;
+  std::int64_t all = 0;
+  std::int64_t free = 0;
+};
+
 // A replica's form and its recent morphs, for operators.
 struct FormStatus {
   Form form;    // reached, as the worker reported it
@@ -161,10 +178,9 @@ struct FormStatus {
   std::vector<Precision> precisions;  // that a layer may have
   std::vector<Precision> embeddings_precisions;  // that the embeddings may have
   bool pinned = false;                           // by an operator: the policy does not morph
-  std::int64_t page_bytes = 0;
-  std::int64_t pages = 0;
-  std::int64_t pages_free = 0;
-  std::int64_t swaps_down_total = 0;  // swaps of components to fewer bits
+  DevicePageCount pages;
+  std::shared_ptr<const Packing> packing;  // null: no variants are packed in the background
+  std::int64_t swaps_down_total = 0;       // swaps of components to fewer bits
   std::int64_t swaps_up_total = 0;
   std::int64_t kv_resizes_total = 0;
   std::int64_t blocks_moved_total = 0;

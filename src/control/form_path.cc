@@ -53,7 +53,7 @@ std::vector<Form> rung_forms(const FormBounds& bounds, Form form, std::span<cons
 }
 
 // Lowers the embeddings with the last of a rung's targets, if no layer is above the rung then. The
-// embeddings are one piece that is too large for the reserve: pages for their new variant come from
+// embeddings are one piece that is too large for KV to lend: pages for their new variant come from
 // what layers free, so targets whose pages are kept for it are lowered with the last one too. Does
 // nothing if that were more than half of what the rung frees: KV would come too late.
 void lower_embeddings(const FormBounds& bounds, Precision rung, const Form& before,

@@ -112,15 +112,21 @@ MorphPolicy::Considered MorphPolicy::consider(const Candidate& to, const View& v
   return considered;
 }
 
-// Leaves components alone whose swap failed lately.
-MorphPolicy::Candidate MorphPolicy::without_failed(const Candidate& to,
-                                                   const Situation& now) const {
+// Leaves components alone whose swap failed lately, and those whose variant is not packed yet.
+MorphPolicy::Candidate MorphPolicy::within_reach(const Candidate& to, const Situation& now) const {
   Form form = to.form;
   for (const SwapComponent& swap : now.failed) {
     if (precision_of(form, swap.layer, swap.component) !=
         precision_of(now.heading, swap.layer, swap.component)) {
       precision_of(form, swap.layer, swap.component) =
           precision_of(now.committed, swap.layer, swap.component);
+    }
+  }
+  for (const SwapComponent& swap : now.missing) {
+    const Precision before = precision_of(now.committed, swap.layer, swap.component);
+    Precision& after = precision_of(form, swap.layer, swap.component);
+    if (after.weights == swap.to.weights && weight_bits(after) < weight_bits(before)) {
+      after = before;
     }
   }
   return form == to.form ? to : candidate_of(with_fitting_kv(bounds_, std::move(form)));
@@ -162,7 +168,8 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
                                    : to.candidate.traits.kl_nats < best->candidate.traits.kl_nats);
   };
   for (const Candidate& candidate : candidates_) {
-    const Candidate& form = now.failed.empty() ? candidate : without_failed(candidate, now);
+    const bool all = now.failed.empty() && now.missing.empty();
+    const Candidate form = all ? candidate : within_reach(candidate, now);
     const bool lowers = form.traits.kl_nats > heading.traits.kl_nats;
     const Considered to = consider(form, view, lowers);
     decision.predictions.push_back(shown(to.candidate.form, to.present, to.most));
@@ -192,7 +199,8 @@ std::optional<Wanted> MorphPolicy::decide(const PaperRule& rule, const Situation
   const std::size_t step = !bounds_.order.empty() && bounds_.order.front().half ? 2 : 1;
   const std::size_t to =
       rule.next(at, path_.size(), step, path_[at - std::min(step, at)].kv.blocks);
-  if (path_[to] == now.heading) {
+  if (path_[to] == now.heading ||
+      (!now.missing.empty() && within_reach(candidate_of(path_[to]), now).form != path_[to])) {
     return std::nullopt;
   }
   return Wanted{path_[to],

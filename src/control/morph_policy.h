@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Situation {
   double needed_blocks = 0;           // of KV, in use and wanted: no smaller KV is within reach
   double copy_bytes_per_s = 0;        // at which variants are read
   std::vector<SwapComponent> failed;  // swaps that failed lately and are left alone
+  std::span<const SwapComponent>
+      missing;  // whose variants are not packed yet: nothing is lowered so
 };
 
 struct Wanted {
@@ -74,7 +77,7 @@ class MorphPolicy {
   };
 
   Candidate candidate_of(Form form) const;
-  Candidate without_failed(const Candidate& to, const Situation& now) const;
+  Candidate within_reach(const Candidate& to, const Situation& now) const;
   // What all candidates of a decision are judged by.
   struct View {
     const StepSpeed& speed;

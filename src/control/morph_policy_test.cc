@@ -75,6 +75,35 @@ TEST_F(Decide, RestoresWhenTheLoadHasFallenAndNotBefore) {
   EXPECT_EQ(decided(unsure, low), low);
 }
 
+TEST_F(Decide, LowersNothingToAVariantThatIsNotPackedYet) {
+  std::vector<SwapComponent> missing;
+  for (int layer = 0; layer < bounds.spec.layers; ++layer) {
+    for (const Component half : kLayerHalves) {
+      missing.push_back({layer, half, Precision::kW8});
+      missing.push_back({layer, half, Precision::kW4});
+    }
+  }
+  missing.push_back({0, Component::kEmbeddings, Precision::kW8});
+  Situation now = at(full);
+  now.missing = missing;
+  EXPECT_FALSE(policy.decide(speed, load_of(36), now).wanted);
+  // The first four layers are packed at w8.
+  std::erase_if(missing, [](const SwapComponent& swap) {
+    return swap.component != Component::kEmbeddings && swap.layer < 4 && swap.to == Precision::kW8;
+  });
+  now.missing = missing;
+  const Decision some = policy.decide(speed, load_of(36), now);
+  ASSERT_TRUE(some.wanted);
+  EXPECT_EQ(layers_at(some.wanted->form, Precision::kW8), 4);
+  EXPECT_EQ(layers_at(some.wanted->form, Precision::kBf16), bounds.spec.layers - 4);
+  EXPECT_EQ(some.wanted->form.embeddings, full.embeddings);
+  // What has its precision already is not taken from it, and goes back up.
+  now = at(policy.path().back());
+  now.missing = missing;
+  EXPECT_FALSE(policy.decide(speed, load_of(45), now).wanted);
+  EXPECT_EQ(policy.decide(speed, load_of(2), now).wanted->form, full);
+}
+
 // Requests that already wait and would be late are reason enough, without further arrivals.
 TEST_F(Decide, LowersForRequestsThatWait) {
   Load load = load_of(1);

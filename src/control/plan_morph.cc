@@ -24,33 +24,61 @@ std::int64_t pages_now(const ModelSpec& spec, const Form& form, SwapComponent sw
   return pages_to_prepare(spec, form, swap, page_bytes);
 }
 
-// Builds a morph step by step, keeping account of the pages.
-class Planner {
+// Plans the way down to fewer bits step by step, keeping account of the pages.
+class Lowering {
  public:
-  Planner(Form from, const Form& to, const FormBounds& bounds, const MorphAim& aim)
-      : form_(std::move(from)), to_(to), spec_(bounds.spec), budget_(bounds.budget), aim_(aim) {
+  // `blocks`: of KV in the end.
+  Lowering(Form from, std::int64_t blocks, const FormBounds& bounds, const MorphAim& aim)
+      : form_(std::move(from)),
+        blocks_(blocks),
+        kept_(std::min(form_.kv.blocks, blocks)),
+        spec_(bounds.spec),
+        budget_(bounds.budget),
+        aim_(aim) {
     free_ = budget_.pages - form_pages(spec_, form_, budget_.page_bytes);
-    resize_ = std::max<std::int64_t>({ceil_div(std::abs(to.kv.blocks - form_.kv.blocks), kResizes),
+    resize_ = std::max<std::int64_t>({ceil_div(std::abs(blocks - form_.kv.blocks), kResizes),
                                       form_.kv.blocks / kLeastGrowth, 1});
   }
 
-  Status swap(const SwapComponent& swap) {
-    const std::int64_t needed = pages_for(swap);
-    if (needed > free_for(swap)) {
-      shrink_by_pages(needed - free_for(swap),
-                      aim_.lends_to_embeddings && swap.component == Component::kEmbeddings);
+  // Takes swaps in their order. If the next one lacks pages, a later one that has them comes first,
+  // since each gives back more than it takes. If none has, KV shrinks for the smallest, in the
+  // worst case to fewer blocks than before and after: so no page has to be kept free for swaps.
+  Status run(std::vector<SwapComponent> swaps) {
+    lend(swaps);
+    while (!swaps.empty()) {
+      const auto lacking_less = [this](const SwapComponent& a, const SwapComponent& b) {
+        return std::max(lacking_for(a), std::int64_t{0}) <
+               std::max(lacking_for(b), std::int64_t{0});
+      };
+      const auto next = std::min_element(swaps.begin(), swaps.end(), lacking_less);
+      if (lacking_for(*next) > 0) {
+        shrink_by_pages(lacking_for(*next));
+      }
+      if (lacking_for(*next) > 0) {
+        return lacking(lacking_for(*next), to_string(*next));
+      }
+      take(*next);
+      swaps.erase(next);
+      grow(swaps);
     }
-    if (needed > free_for(swap)) {
-      return lacking(needed - free_for(swap), to_string(swap));
+    if (form_.kv.blocks != blocks_) {
+      take(ResizeKv{blocks_});
     }
-    take(swap);
-    return {};
+    return free_ < budget_.reserve ? lacking(budget_.reserve - free_, to_string(ResizeKv{blocks_}))
+                                   : Status();
   }
 
+  const std::vector<MorphStep>& steps() const { return steps_; }
+
+ private:
   // Lends the pages of idle blocks to the first swaps, if that lets one more be prepared at once.
   void lend(std::span<const SwapComponent> next) {
     const std::int64_t wanted = pages_of_next(next);
-    if (aim_.idle_blocks <= 0 || wanted - free_ < budget_.reserve) {
+    std::int64_t one = budget_.reserve;
+    for (const SwapComponent& swap : next) {
+      one = std::max(one, swap.component == Component::kEmbeddings ? 0 : pages_of(swap));
+    }
+    if (aim_.idle_blocks <= 0 || wanted - free_ < one) {
       return;
     }
     const std::int64_t blocks =
@@ -58,41 +86,23 @@ class Planner {
     const Form less = after(form_, ResizeKv{blocks});
     if (form_pages(spec_, form_, budget_.page_bytes) -
             form_pages(spec_, less, budget_.page_bytes) >=
-        budget_.reserve) {
+        one) {
       take(ResizeKv{blocks});
     }
   }
 
-  // Grows KV into the free pages, if that is worth a step. Pages that the next swaps take stay
-  // free, so that a swap need not wait for the one before it, and so do pages that a later swap
-  // would lack.
+  // Grows KV into the free pages, if that is worth a step: as it is if KV gets back all that it
+  // lent. Pages that the next swaps take stay free, so that a swap need not wait for the one before
+  // it, and so do pages that a later swap would lack.
   void grow(std::span<const SwapComponent> next) {
     const std::int64_t left = std::max({pages_of_next(next), pages_in_turn(next), budget_.reserve});
-    const std::int64_t blocks = std::min(to_.kv.blocks, blocks_leaving(left));
-    const std::int64_t more = blocks - form_.kv.blocks;
-    if (more >= resize_ || (next.empty() && more > 0)) {
+    const std::int64_t blocks = std::min(blocks_, blocks_leaving(left));
+    const std::int64_t lent = kept_ - form_.kv.blocks;
+    if (blocks - form_.kv.blocks >= (lent > 0 ? std::min(lent, resize_) : resize_)) {
       take(ResizeKv{blocks});
     }
   }
 
-  void shrink_to_end() {
-    if (form_.kv.blocks > to_.kv.blocks) {
-      take(ResizeKv{to_.kv.blocks});
-    }
-  }
-
-  Status finish() {
-    if (form_ == to_) {
-      return {};
-    }
-    const Form resized = after(form_, ResizeKv{to_.kv.blocks});
-    return lacking(form_pages(spec_, resized, budget_.page_bytes) - budget_.pages + budget_.reserve,
-                   to_string(ResizeKv{to_.kv.blocks}));
-  }
-
-  std::vector<MorphStep> steps() { return std::move(steps_); }
-
- private:
   // Returns the free pages of the fullest device that holds the component.
   std::int64_t free_for(const SwapComponent& swap) const {
     std::int64_t most = 0;
@@ -109,13 +119,17 @@ class Planner {
     return kv_blocks_beside(spec_, form_, budget_.pages - pages, budget_.page_bytes);
   }
 
+  std::int64_t pages_of(const SwapComponent& swap) const {
+    return pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+  }
+
   // Returns the pages that all swaps prepared at once need together.
   std::int64_t pages_of_next(std::span<const SwapComponent> next) const {
     const auto at_once =
         static_cast<std::size_t>(aim_.faster_steps ? kSwapsAtOnce : kSwapsBeforeBlocks);
     std::int64_t pages = 0;
     for (const SwapComponent& swap : next.first(std::min(next.size(), at_once))) {
-      pages += pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+      pages += pages_of(swap);
     }
     return pages;
   }
@@ -127,8 +141,7 @@ class Planner {
     std::int64_t given = 0;
     for (const SwapComponent& swap : next) {
       pages = std::max(pages, pages_for(swap) - given);
-      given += pages_now(spec_, form_, swap, budget_.page_bytes) -
-               pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+      given += pages_now(spec_, form_, swap, budget_.page_bytes) - pages_of(swap);
     }
     return pages;
   }
@@ -136,18 +149,21 @@ class Planner {
   // Returns the pages that have to be free before the swap: for the new variant in addition to the
   // old one, and for the reserve afterwards.
   std::int64_t pages_for(const SwapComponent& swap) const {
-    const std::int64_t pages = pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+    const std::int64_t pages = pages_of(swap);
     return std::max(pages,
                     pages - pages_now(spec_, form_, swap, budget_.page_bytes) + budget_.reserve);
   }
+  std::int64_t lacking_for(const SwapComponent& swap) const {
+    return pages_for(swap) - free_for(swap);
+  }
 
-  // Shrinks KV to no less than it has in the end, or if it may lend more, by no more than `pages`.
-  void shrink_by_pages(std::int64_t pages, bool may_lend) {
-    const std::int64_t fitting = blocks_leaving(free_ + pages);
-    const std::int64_t least =
-        may_lend ? std::max<std::int64_t>(std::min(to_.kv.blocks, fitting), 1) : to_.kv.blocks;
-    if (form_.kv.blocks > least) {
-      take(ResizeKv{std::max(least, std::min(form_.kv.blocks - resize_, fitting))});
+  // Shrinks KV so that so many more pages are free, or as far as it can.
+  void shrink_by_pages(std::int64_t pages) {
+    const std::int64_t fitting = std::max<std::int64_t>(blocks_leaving(free_ + pages), 1);
+    const std::int64_t worth_a_step = std::max(blocks_, form_.kv.blocks - resize_);
+    const std::int64_t blocks = std::min(fitting, worth_a_step);
+    if (blocks < form_.kv.blocks) {
+      take(ResizeKv{blocks});
     }
   }
 
@@ -166,14 +182,32 @@ class Planner {
   }
 
   Form form_;
-  const Form& to_;
+  const std::int64_t blocks_;
+  const std::int64_t kept_;  // blocks that KV has before and after
   const ModelSpec& spec_;
   const PageBudget& budget_;
-  const MorphAim& aim_;
+  const MorphAim aim_;
   std::int64_t free_ = 0;
   std::int64_t resize_ = 1;  // blocks, at least
   std::vector<MorphStep> steps_;
 };
+
+// Returns the steps that lead back to `from`, which `steps` leave. They need no more pages: a swap
+// finds those that its counterpart gave back.
+std::vector<MorphStep> reversed(const std::vector<MorphStep>& steps, Form from) {
+  std::vector<MorphStep> back;
+  for (const MorphStep& step : steps) {
+    if (const auto* swap = std::get_if<SwapComponent>(&step)) {
+      back.emplace_back(SwapComponent{swap->layer, swap->component,
+                                      precision_of(from, swap->layer, swap->component)});
+    } else {
+      back.emplace_back(ResizeKv{from.kv.blocks});
+    }
+    from = after(std::move(from), step);
+  }
+  std::reverse(back.begin(), back.end());
+  return back;
+}
 
 std::vector<SwapComponent> swaps_between(const Form& from, const Form& to,
                                          std::span<const SwapTarget> order) {
@@ -191,6 +225,19 @@ std::vector<SwapComponent> swaps_between(const Form& from, const Form& to,
   }
   add(0, Component::kEmbeddings);
   return swaps;
+}
+
+// Returns the steps of both. If they meet in two resizes of KV, the first one is left out.
+std::vector<MorphStep> joined(const Form& from, std::vector<MorphStep> down,
+                              const std::vector<MorphStep>& up) {
+  auto next = up.begin();
+  if (!down.empty() && !up.empty() && kv_blocks_of(down.back()) && kv_blocks_of(up.front())) {
+    down.pop_back();
+    const Form before = after(from, Morph{.steps = down});
+    next += kv_blocks_of(up.front()) == before.kv.blocks ? 1 : 0;
+  }
+  down.insert(down.end(), next, up.end());
+  return down;
 }
 
 }  // namespace
@@ -267,36 +314,31 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
                       "'{}' lacks {}: lower more layers, take fewer KV blocks or give more memory",
                       to_string(to), format_bytes(missing * budget.page_bytes));
   }
-  std::vector<SwapComponent> lowering = swaps_between(from, to, order_of(bounds));
+  std::vector<SwapComponent> down = swaps_between(from, to, order_of(bounds));
   const auto is_lowering = [&](const SwapComponent& swap) {
     return pages_to_prepare(spec, from, swap, budget.page_bytes) <=
            pages_now(spec, from, swap, budget.page_bytes);
   };
-  const auto middle = std::stable_partition(lowering.begin(), lowering.end(), is_lowering);
-  std::vector<SwapComponent> raising(std::make_reverse_iterator(lowering.end()),
-                                     std::make_reverse_iterator(middle));
-  lowering.erase(middle, lowering.end());
-
-  Planner planner(from, to, bounds, aim);
-  planner.lend(lowering);
-  for (std::size_t i = 0; i < lowering.size(); ++i) {
-    if (Status done = planner.swap(lowering[i]); !done) {
-      return done.error();
-    }
-    planner.grow(std::span(lowering).subspan(i + 1));
+  const auto raised = std::stable_partition(down.begin(), down.end(), is_lowering);
+  Form lowest = to;  // of both forms: everything lowered and nothing raised
+  std::vector<SwapComponent> up(raised, down.end());
+  down.erase(raised, down.end());
+  for (SwapComponent& swap : up) {  // as the way down from `to`
+    swap.to = precision_of(from, swap.layer, swap.component);
+    precision_of(lowest, swap.layer, swap.component) = swap.to;
   }
-  planner.grow(raising);
-  for (const SwapComponent& swap : raising) {
-    if (Status done = planner.swap(swap); !done) {
-      return done.error();
-    }
-  }
-  planner.shrink_to_end();
-  planner.grow({});
-  if (Status done = planner.finish(); !done) {
+  lowest.kv.blocks = up.empty()     ? to.kv.blocks
+                     : down.empty() ? from.kv.blocks
+                                    : std::max(from.kv.blocks, to.kv.blocks);
+  Lowering there(from, lowest.kv.blocks, bounds, aim);
+  Lowering back(to, lowest.kv.blocks, bounds, {});
+  if (Status done = there.run(std::move(down)); !done) {
     return done.error();
   }
-  return Morph{.steps = planner.steps()};
+  if (Status done = back.run(std::move(up)); !done) {
+    return done.error();
+  }
+  return Morph{.steps = joined(from, there.steps(), reversed(back.steps(), to))};
 }
 
 Result<Morph> plan_with_or_without_embeddings(const Form& from, const Form& to,

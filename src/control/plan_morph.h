@@ -22,11 +22,10 @@ inline constexpr int kSwapsAtOnce = 16;
 struct MorphAim {
   bool faster_steps = false;
   std::int64_t idle_blocks = 0;
-  bool lends_to_embeddings = false;  // KV shrinks further until the embeddings are swapped
 };
 
-// Returns the pages that have to stay free so that any half of a layer can be filled at a precision
-// of the ladder below its first while the old one still serves: what PageBudget::reserve should be.
+// Returns the pages that any half of a layer takes at a precision of the ladder below its first. If
+// so many are free in a form, or lent by its KV, any morph can begin.
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
                            std::int64_t page_bytes, const DeviceShare& share = {});
 
@@ -38,8 +37,10 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
 // Plans steps from one form to another. Every prefix is legal, fits the budget and leaves its
 // reserve free, and the pages to prepare a step are free when the steps before it are committed.
 // Lowering comes first, and the KV cache grows as pages come free; then it shrinks by what the next
-// raised components need. A few large resizes are planned rather than one for each half. Layers are
-// taken in the bounds' order and the embeddings after them; raised ones in the reverse order.
+// raised components need. If no page is free, KV lends the first swap its pages and gets them back
+// from what the swaps free. A few large resizes are planned rather than one for each half. Layers
+// are taken in the bounds' order and the embeddings after them, but a half that lacks pages lets
+// smaller ones pass; raised ones in the reverse order of their lowering.
 // kInvalidArgument: the forms differ in more than precisions and KV blocks. kExhausted: the plan
 // does not fit; the message says by how many bytes.
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,

@@ -14,7 +14,7 @@ namespace protean {
 struct PageBudget {
   std::int64_t page_bytes = 0;
   std::int64_t pages = 0;
-  // Pages that stay free, to fill the next variant of a half while the old one serves.
+  // Pages that stay free in every form. None are needed: KV lends a swap its pages (plan_morph).
   std::int64_t reserve = 0;
 };
 

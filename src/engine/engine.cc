@@ -243,33 +243,6 @@ std::optional<Form> Engine::form() const {
   return steering_ ? std::optional(steering_->committed()) : std::nullopt;
 }
 
-EngineState Engine::release_all(TimeNs now_ns) {
-  begin(now_ns);
-  check(quiet(), "an engine gives up all at rest only");
-  EngineState state{.scheduler = scheduler_.release_all(), .live = std::exchange(live_, {})};
-  timers_.clear();
-  for (auto& [request, live] : state.live) {
-    live.timer_ns = -1;
-    if (steering_) {
-      add(live.drawn_before, steering_->named(live.drawn_at));
-    }
-    live.drawn_at.clear();
-  }
-  settle();
-  return state;
-}
-
-void Engine::absorb(EngineState state, TimeNs now_ns) {
-  begin(now_ns);
-  check(live_.empty(), "only an empty engine takes the place of others");
-  scheduler_.absorb(std::move(state.scheduler));
-  live_ = std::move(state.live);
-  for (auto& [request, live] : live_) {
-    set_timer(request, live);
-  }
-  settle();
-}
-
 void Engine::resume(RequestId request, TimeNs now_ns) {
   begin(now_ns);
   scheduler_.resume(request);
@@ -313,6 +286,12 @@ void Engine::on(MorphReady& ready) {
 void Engine::on(MorphDone& done) {
   check(steering_ != nullptr, "only what was asked for is done");
   steering_->on(done);
+}
+
+void Engine::on(VariantsPacked& packed) {
+  if (steering_) {
+    steering_->packed(std::move(packed.packing));
+  }
 }
 
 void Engine::on(WantForm& want) {

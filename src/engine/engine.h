@@ -64,9 +64,11 @@ class Engine {
   Prospect prospect(const Request& request, TimeNs now_ns) const;
   Prospect prospect(const Sequence& sequence) const;
 
-  // Returns the first waiting sequence that another engine could begin in its place; null if there
-  // is none. Valid until the next call.
-  const Sequence* first_movable() const { return scheduler_.first_movable(); }
+  // Returns the first waiting sequence that another engine with so many free blocks could begin in
+  // its place, see Scheduler. Valid until the next call.
+  const Sequence* first_movable(std::int64_t free_blocks) const {
+    return scheduler_.first_movable(free_blocks);
+  }
 
   // Gives up a request that is in no step, and takes one that another engine gave up. Nothing tells
   // the client: the request's next outputs come from the engine that adopted it, with its usage,
@@ -161,6 +163,7 @@ class Engine {
   // Returns the label of the precision that drew the token.
   std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
+  void on(VariantsPacked& packed);
   void on(BlocksCopied&);
   void on(WantMigration&);
   void on(WantGroups&);

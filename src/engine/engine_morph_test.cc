@@ -39,7 +39,7 @@ TEST_F(EngineMorph, PreparesAheadAndCommitsInOrderWhateverIsReadyFirst) {
   EXPECT_EQ(sink.form->swaps_down_total, 2);
   EXPECT_EQ(sink.form->kv_resizes_total, std::ssize(granted->steps) - 2);
   EXPECT_EQ(sink.form->history->size(), steps);
-  EXPECT_EQ(sink.form->pages_free, morph.bounds.budget.pages - device.pages_used());
+  EXPECT_EQ(sink.form->pages.free, morph.bounds.budget.pages - device.pages_used());
   EXPECT_LT(place("commit layer 0 attention to w4"), place("commit layer 0 mlp to w4"));
 }
 
@@ -479,13 +479,13 @@ TEST_F(LargeEmbeddings, GiveBackWhatTheyBorrowedIfTheyFail) {
   EXPECT_EQ(sink.form->failures_total, 1);
 }
 
-TEST_F(LargeEmbeddings, BorrowNothingThatARequestWasPromised) {
+TEST_F(LargeEmbeddings, MakeARequestWaitThatWasPromisedWhatTheyBorrow) {
   send(Arrival{request(1, 40, 16)});
-  EXPECT_NE(error({.embeddings = Precision::kW8}).find("until the embeddings are swapped it has"),
-            std::string::npos);
-  EXPECT_EQ(device.preparing.size(), 0U);
-  settle();
-  EXPECT_TRUE(wish({.embeddings = Precision::kW8}).ok());
+  lend();
+  expect_served(2);
+  ASSERT_EQ(sink.all<Finished>().size(), 2U);
+  EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kLength);
+  EXPECT_EQ(device.form().embeddings, Precision::kW8);
   EXPECT_NE(error({.embeddings = Precision::kW4}).find("served are bf16, w8"), std::string::npos);
 }
 

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "base/check.h"
+#include "engine/engine.h"
+
 namespace protean {
 
 EngineState join_homes(std::vector<EngineState> homes) {
@@ -10,8 +13,10 @@ EngineState join_homes(std::vector<EngineState> homes) {
   for (EngineState& home : homes) {
     schedulers.push_back(std::move(home.scheduler));
     all.live.merge(std::move(home.live));
+    all.packing = std::move(home.packing);
   }
   all.scheduler = join_homes(std::move(schedulers));
+  all.form_counts = std::move(homes.front().form_counts);
   return all;
 }
 
@@ -23,6 +28,7 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
   EngineStates result{.homes = {}, .moves = std::move(split->moves), .preempted = split->preempted};
   for (SchedulerState& scheduler : split->homes) {
     EngineState& home = result.homes.emplace_back();
+    home.packing = all.packing;
     for (const auto* sequences : {&scheduler.running, &scheduler.waiting}) {
       for (const auto& sequence : *sequences) {
         home.live.insert(all.live.extract(sequence->asks.id));
@@ -30,7 +36,47 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
     }
     home.scheduler = std::move(scheduler);
   }
+  result.homes.front().form_counts = std::move(all.form_counts);
   return result;
+}
+
+EngineState Engine::release_all(TimeNs now_ns) {
+  begin(now_ns);
+  check(quiet(), "an engine gives up all at rest only");
+  EngineState state{
+      .scheduler = scheduler_.release_all(), .live = std::exchange(live_, {}), .form_counts = {}};
+  if (steering_) {
+    state.form_counts = steering_->counts();
+  }
+  timers_.clear();
+  state.packing = steering_ ? steering_->packing() : nullptr;
+  for (auto& [request, live] : state.live) {
+    live.timer_ns = -1;
+    if (steering_) {
+      add(live.drawn_before, steering_->named(live.drawn_at));
+    }
+    live.drawn_at.clear();
+  }
+  settle();
+  return state;
+}
+
+void Engine::absorb(EngineState state, TimeNs now_ns) {
+  begin(now_ns);
+  check(live_.empty(), "only an empty engine takes the place of others");
+  scheduler_.absorb(std::move(state.scheduler));
+  live_ = std::move(state.live);
+  if (steering_) {
+    if (state.form_counts) {
+      steering_->go_on_from(*state.form_counts);
+    }
+    steering_->packed(std::move(state.packing));
+    steering_->tell_again();
+  }
+  for (auto& [request, live] : live_) {
+    set_timer(request, live);
+  }
+  settle();
 }
 
 }  // namespace protean

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
+#include "contract/morph.h"
+#include "engine/form_steering.h"
 #include "engine/live_request.h"
 #include "scheduler/scheduler_state.h"
 
@@ -14,6 +18,9 @@ namespace protean {
 struct EngineState {
   SchedulerState scheduler;
   std::unordered_map<RequestId, LiveRequest> live;
+  // Go on in the engine that absorbs the state; nothing: that one has its own.
+  std::optional<FormCounts> form_counts;
+  std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
 };
 
 // The same as join_homes() and split_homes() of SchedulerState, with the requests.

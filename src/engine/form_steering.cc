@@ -72,7 +72,7 @@ void FormSteering::on(const MorphReady& ready) {
   }
   const MorphStep& failed = run_.history()->back()->step;
   if (const auto* swap = std::get_if<SwapComponent>(&failed)) {
-    failed_.push_back({*swap, now_ns_ + kTryAgainNs});
+    out_of_reach_.failed.push_back({*swap, now_ns_ + kTryAgainNs});
   } else {
     next_decision_ns_ = now_ns_ + kTryAgainNs;
   }
@@ -112,6 +112,11 @@ void FormSteering::learn_pace() {
   pace_.bytes = 0;
 }
 
+void FormSteering::packed(std::shared_ptr<const Packing> packing) {
+  out_of_reach_.packing = std::move(packing);
+  out_of_reach_.packed_ns = now_ns_;
+}
+
 void FormSteering::step_done(TimeNs took_ns) {
   run_.step_took(took_ns);
 }
@@ -137,8 +142,9 @@ void FormSteering::advance(bool quiet) {
 void FormSteering::observe(const Observation& observation) {
   if (!scheduler_.has_too_large()) {
     larger_kv_since_ns_ = -1;
-  } else if (larger_kv_since_ns_ < run_.last_commit_ns() || larger_kv_since_ns_ < 0) {
-    larger_kv_since_ns_ = now_ns_;  // a morph that goes on may make room
+  } else if (larger_kv_since_ns_ < std::max(run_.last_commit_ns(), out_of_reach_.packed_ns) ||
+             larger_kv_since_ns_ < 0) {
+    larger_kv_since_ns_ = now_ns_;  // a morph that goes on may make room, or a variant packed now
   }
   if (now_ns_ >= next_decision_ns_) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
@@ -154,16 +160,21 @@ void FormSteering::observe(const Observation& observation) {
 }
 
 Situation FormSteering::situation(const Observation& observation, const Demand& demand) {
-  std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
+  std::erase_if(out_of_reach_.failed,
+                [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
   Situation now{
       .committed = run_.committed(),
       .heading = run_.wanted(),
       .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
       .needed_blocks = static_cast<double>(observation.kv_blocks_used + demand.blocks_wanted),
       .copy_bytes_per_s = pace_.bytes_per_s,
-      .failed = {}};
-  for (const FailedSwap& failed : failed_) {
+      .failed = {},
+      .missing = {}};
+  for (const FailedSwap& failed : out_of_reach_.failed) {
     now.failed.push_back(failed.swap);
+  }
+  if (out_of_reach_.packing != nullptr) {
+    now.missing = out_of_reach_.packing->missing;
   }
   return now;
 }
@@ -186,8 +197,7 @@ void FormSteering::decide(const Observation& observation) {
     decision.wanted = idle_pages();
   }
   if (decision.wanted) {
-    MorphAim aim{.faster_steps = !decision.wanted->for_room && demand.blocks_short <= 0,
-                 .lends_to_embeddings = true};
+    MorphAim aim{.faster_steps = !decision.wanted->for_room && demand.blocks_short <= 0};
     if (aim.faster_steps && now_ns_ >= no_lending_before_ns_) {
       aim.idle_blocks =
           std::max<std::int64_t>(0, observation.kv_blocks - observation.kv_blocks_used -
@@ -208,6 +218,22 @@ void FormSteering::decide_by_paper(const Observation& observation, const Demand&
   }
 }
 
+// Returns true if KV has to lend pages to a lowering because requests lack KV blocks. If all blocks
+// are in use then, the last sequences in order are preempted. Waiting for answers to end would cost
+// more: requests that lack blocks would wait with them for the larger KV. A reserve instead would
+// cost its blocks at all times, and a part of a layer would not need a smaller one: the KV of each
+// layer is on pages of its own, so KV gives up a page of every layer or none.
+bool FormSteering::insists(const Morph& morph, const MorphAim& aim) const {
+  const Form& form = run_.committed();
+  const auto lowers = [&](const MorphStep& step) {
+    const auto* swap = std::get_if<SwapComponent>(&step);
+    return swap != nullptr && is_lower(swap->to, precision_of(form, swap->layer, swap->component));
+  };
+  return !aim.faster_steps && !morph.steps.empty() &&
+         kv_blocks_of(morph.steps.front()).value_or(form.kv.blocks) < form.kv.blocks &&
+         std::any_of(morph.steps.begin(), morph.steps.end(), lowers);
+}
+
 void FormSteering::go_towards(const Wanted& wanted, const MorphAim& aim) {
   Result<Morph> morph =
       plan_with_or_without_embeddings(run_.committed(), wanted.form, config_.bounds, aim);
@@ -217,7 +243,7 @@ void FormSteering::go_towards(const Wanted& wanted, const MorphAim& aim) {
   morph->reason = wanted.reason;
   const bool fresh = !run_.busy();
   const Form from = run_.committed();
-  run_.retarget(*morph, false, now_ns_);
+  run_.retarget(*morph, insists(*morph, aim), now_ns_);
   pace_.bytes = fresh ? policy_.seconds(from, run_.wanted(), 1) : 0;
   pace_.began_ns = now_ns_;
 }
@@ -285,20 +311,9 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, b
         "when it has ended",
         form.kv.blocks, needed);
   }
-  Result<Morph> morph =
-      plan_morph(run_.committed(), form, config_.bounds, {.lends_to_embeddings = true});
+  Result<Morph> morph = plan_morph(run_.committed(), form, config_.bounds);
   if (!morph.ok()) {
     return morph.error();
-  }
-  for (const MorphStep& step : morph->steps) {
-    const auto blocks = kv_blocks_of(step);
-    if (blocks && *blocks < needed) {
-      return too_large(
-          "until the embeddings are swapped it has {} KV blocks, but a request that was accepted "
-          "needs "
-          "{}: ask again when it has ended",
-          *blocks, needed);
-    }
   }
   morph->reason = reason;
   pinned_ = pinned;
@@ -411,15 +426,27 @@ std::vector<RequestId> FormSteering::given_up() const {
   return in_vain ? scheduler_.too_large() : std::vector<RequestId>{};
 }
 
+void FormSteering::go_on_from(const FormCounts& counts) {
+  run_.go_on_from(counts.morphs);
+  ledger_.go_on_from(counts.output_tokens);
+}
+
 std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   const bool more_tokens =
       ledger_.tokens() != told_.tokens && now_ns_ - told_.at_ns >= kTokensEveryNs;
   if (told_.any && run_.changes() == told_.changes && pinned_ == told_.pinned &&
-      config_.mode == told_.mode && config_.bounds.floor == told_.floor && !more_tokens) {
+      config_.mode == told_.mode && config_.bounds.floor == told_.floor &&
+      out_of_reach_.packing == told_.packing && !more_tokens) {
     return nullptr;
   }
-  told_ = {true,           pinned_,          config_.mode, config_.bounds.floor,
-           run_.changes(), ledger_.tokens(), now_ns_};
+  told_ = {.any = true,
+           .pinned = pinned_,
+           .mode = config_.mode,
+           .floor = config_.bounds.floor,
+           .packing = out_of_reach_.packing,
+           .changes = run_.changes(),
+           .tokens = ledger_.tokens(),
+           .at_ns = now_ns_};
   auto status = std::make_shared<FormStatus>();
   const MorphRun::Totals& totals = run_.totals();
   status->form = run_.reached();
@@ -431,9 +458,10 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->embeddings_precisions =
       embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
   status->pinned = pinned_;
-  status->page_bytes = config_.bounds.budget.page_bytes;
-  status->pages = config_.bounds.budget.pages;
-  status->pages_free = run_.pages_free();
+  status->pages = {.page_bytes = config_.bounds.budget.page_bytes,
+                   .all = config_.bounds.budget.pages,
+                   .free = run_.pages_free()};
+  status->packing = out_of_reach_.packing;
   status->swaps_down_total = totals.swaps_down;
   status->swaps_up_total = totals.swaps_up;
   status->kv_resizes_total = totals.kv_resizes;

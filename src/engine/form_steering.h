@@ -23,6 +23,12 @@
 
 namespace protean {
 
+// What a replica has counted of its forms, for operators.
+struct FormCounts {
+  MorphRun::Totals morphs;
+  std::vector<TokensAt> output_tokens;  // by precision
+};
+
 // Steers a replica's form: watches its load, asks the policy, answers operators' wishes, also about
 // the policy itself, and runs the morphs that follow. A wish pins the form until it is released, or
 // until its morph fails. Requests are promised only as much KV as a form has that can still be
@@ -39,6 +45,8 @@ class FormSteering {
   void on(const MorphReady& ready);
   void on(const MorphDone& done);
   WishAnswered on(const WantForm& want);
+  void packed(std::shared_ptr<const Packing> packing);
+  const std::shared_ptr<const Packing>& packing() const { return out_of_reach_.packing; }
   void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
   StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
   void step_started() { run_.step_started(); }
@@ -67,6 +75,12 @@ class FormSteering {
   // Returns requests that only a larger KV could hold, if none has come in time.
   std::vector<RequestId> given_up() const;
 
+  // What is counted goes on when another engine takes this one's place.
+  FormCounts counts() const { return {run_.totals(), ledger_.totals()}; }
+  void go_on_from(const FormCounts& counts);
+  // Makes the next status_if_changed() return a status: another engine told the latest one.
+  void tell_again() { told_ = {}; }
+
   std::vector<TokensAt> named(const PrecisionLedger::Counts& counts) const {
     return ledger_.named(counts);
   }
@@ -80,6 +94,7 @@ class FormSteering {
   Situation situation(const Observation& observation, const Demand& demand);
   void decide(const Observation& observation);
   void decide_by_paper(const Observation& observation, const Demand& demand);
+  bool insists(const Morph& morph, const MorphAim& aim) const;
   void go_towards(const Wanted& wanted, const MorphAim& aim);
   void learn_pace();
   std::optional<Wanted> idle_pages() const;
@@ -108,7 +123,11 @@ class FormSteering {
     SwapComponent swap;
     TimeNs until_ns = 0;
   };
-  std::vector<FailedSwap> failed_;
+  struct OutOfReach {
+    std::vector<FailedSwap> failed;
+    std::shared_ptr<const Packing> packing;  // null: every variant is at hand
+    TimeNs packed_ns = -1;                   // when that last changed
+  } out_of_reach_;
   struct Pace {  // at which variants are read
     double bytes_per_s = 0;
     double bytes = 0;  // of the morph under way; 0: not to be learned from
@@ -123,6 +142,7 @@ class FormSteering {
     bool pinned = false;
     MorphMode mode = MorphMode::kOff;
     QualityFloor floor;
+    std::shared_ptr<const Packing> packing;
     std::uint64_t changes = 0;
     std::int64_t tokens = 0;
     TimeNs at_ns = 0;

@@ -21,7 +21,7 @@ MorphConfig hasty() {
 }
 
 struct Steering : EngineMorph {
-  Steering() : EngineMorph(hasty()) {}
+  explicit Steering(const MorphConfig& config = hasty()) : EngineMorph(config) {}
 
   void tick() {
     now_ns = std::max(now_ns, engine.next_deadline_ns().value_or(now_ns) - kNsPerMs);
@@ -67,6 +67,89 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_NE(sink.form->history->front()->reason.find("would be late"), std::string::npos);
   tick();
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
+}
+
+// Like hasty(), but all pages are weights and KV.
+MorphConfig without_free_pages() {
+  MorphConfig config = hasty();
+  config.bounds.budget.pages -= config.bounds.budget.reserve;
+  config.bounds.budget.reserve = 0;
+  return config;
+}
+
+struct SteeringWithoutFreePages : Steering {
+  SteeringWithoutFreePages() : Steering(without_free_pages()) {}
+};
+
+// Sequences that run use all blocks, so the last of them make room for the first swap.
+TEST_F(SteeringWithoutFreePages, KvLendsTheFirstSwapItsPagesThoughAllBlocksAreInUse) {
+  lower_under_load();
+  const auto first = std::find_if(sink.form->history->begin(), sink.form->history->end(),
+                                  [](const auto& record) { return record->failure.empty(); });
+  ASSERT_NE(first, sink.form->history->end());
+  ASSERT_TRUE(kv_blocks_of((*first)->step)) << to_string((*first)->step);
+  EXPECT_LT(*kv_blocks_of((*first)->step), morph.start.kv.blocks);
+  settle();
+  const auto finished = sink.all<Finished>();
+  ASSERT_EQ(finished.size(), 1U + 6U);
+  for (const Finished& one : finished) {
+    EXPECT_EQ(one.reason, FinishReason::kLength);
+  }
+  for (int i = 0; i < 10'000 && device.form() != morph.start; ++i) {
+    tick();
+    settle();
+  }
+  EXPECT_EQ(device.form(), morph.start) << "and for the last one on the way back";
+  EXPECT_EQ(device.pages_used(), morph.bounds.budget.pages);
+  EXPECT_EQ(sink.form->failures_total, 0);
+}
+
+std::shared_ptr<const Packing> packing_of(std::int64_t done, std::vector<SwapComponent> missing) {
+  return std::make_shared<const Packing>(
+      Packing{.done = done, .total = 5, .missing = std::move(missing), .failure = {}});
+}
+
+TEST_F(Steering, LowersAsFarAsVariantsArePackedAndAnOperatorFurther) {
+  std::vector<SwapComponent> missing;
+  for (int layer = 0; layer < 2; ++layer) {
+    for (const Component half : kLayerHalves) {
+      missing.push_back({layer, half, Precision::kW4});
+    }
+  }
+  missing.push_back({0, Component::kEmbeddings, Precision::kW8});
+  send(VariantsPacked{packing_of(0, missing)});
+  ASSERT_NE(sink.form->packing, nullptr);
+  EXPECT_EQ(sink.form->packing->total, 5);
+  send(Arrival{request(1000, 4, 1)});
+  settle();
+  now_ns += 300 * kNsPerS;
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    send(Arrival{request(id, 24, 24)});
+  }
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(device.preparing.empty());
+    end_step();
+  }
+  EXPECT_EQ(sink.form->wanted, morph.start);
+  missing.erase(missing.begin(), missing.begin() + 2);  // the first layer is packed
+  send(VariantsPacked{packing_of(2, missing)});
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 1U + 6U);
+  EXPECT_GT(sink.form->swaps_down_total, 0);
+  for (const auto& record : *sink.form->history) {
+    const auto* swap = std::get_if<SwapComponent>(&record->step);
+    EXPECT_TRUE(swap == nullptr || swap->layer == 0) << to_string(record->step);
+  }
+  ASSERT_TRUE(wish(layers(Precision::kBf16, Precision::kW4)).ok());
+  settle();
+  EXPECT_EQ(device.form().layer_precision[1].mlp, Precision::kW4) << "the swap packs it";
+  // Engines that take the place of this one know it too.
+  EngineState state = engine.release_all(++now_ns);
+  HeldDevice other(morph);
+  RecordingSink heard;
+  Engine next(engine_for_test(morph), other, heard);
+  next.absorb(std::move(state), ++now_ns);
+  EXPECT_EQ(heard.form->packing->done, 2);
 }
 
 TEST_F(Steering, AShrinkEndsWhenItsBlocksAreWantedAgain) {

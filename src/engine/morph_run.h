@@ -62,6 +62,7 @@ class MorphRun {
   Form wanted() const;
   std::int64_t pages_free() const { return pages_free_; }
   const Totals& totals() const { return totals_; }
+  void go_on_from(const Totals& totals) { totals_ = totals; }
   const std::shared_ptr<const MorphHistory>& history() const { return history_; }
   TimeNs last_commit_ns() const { return last_commit_ns_; }
   std::uint64_t changes() const { return changes_; }  // grows if any of the above changes

@@ -118,7 +118,12 @@ class Storm {
     config.policy.ttft_ns = 5 * kNsPerMs;
     config.max_in_flight_swaps = 1 + static_cast<int>(seed % 8);
     config.moves_per_step = 1 + static_cast<int>(seed % 5);
-    config.bounds.budget.pages += seed % 40;  // sometimes room to prepare far ahead
+    PageBudget& budget = config.bounds.budget;
+    if (seed % 4 < 2) {  // no page is kept free: KV lends swaps theirs
+      budget.pages -= budget.reserve;
+      budget.reserve = 0;
+    }
+    budget.pages += seed % 3 == 0 ? 0 : seed % 40;  // sometimes room to prepare far ahead
     return config;
   }
   static EngineConfig with_depth(const MorphConfig& morph, unsigned depth) {

@@ -33,15 +33,27 @@ std::uint32_t PrecisionLedger::tag_of(const Form& form) {
   if (tags_.size() == kRememberedTags) {
     tags_.clear();
   }
-  const std::string label = precision_label(form);
+  label_of_tag_.push_back(label_index(precision_label(form)));
+  tags_.emplace(std::move(parts), next_tag_);
+  return next_tag_++;
+}
+
+int PrecisionLedger::label_index(const std::string& label) {
   auto place = std::find_if(labels_.begin(), labels_.end(),
                             [&](const auto& known) { return *known == label; });
   if (place == labels_.end()) {
     place = labels_.insert(place, std::make_shared<const std::string>(label));
   }
-  label_of_tag_.push_back(static_cast<int>(place - labels_.begin()));
-  tags_.emplace(std::move(parts), next_tag_);
-  return next_tag_++;
+  return static_cast<int>(place - labels_.begin());
+}
+
+void PrecisionLedger::go_on_from(const std::vector<TokensAt>& totals) {
+  totals_.clear();
+  tokens_ = 0;
+  for (const TokensAt& some : totals) {
+    totals_.emplace_back(label_index(some.precision), some.tokens);
+    tokens_ += some.tokens;
+  }
 }
 
 std::shared_ptr<const std::string> PrecisionLedger::count(std::uint32_t tag, Counts& counts) {

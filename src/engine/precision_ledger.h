@@ -27,8 +27,12 @@ class PrecisionLedger {
 
   std::vector<TokensAt> named(const Counts& counts) const;
   std::vector<TokensAt> totals() const { return named(totals_); }
+  // Goes on from what another ledger has counted.
+  void go_on_from(const std::vector<TokensAt>& totals);
 
  private:
+  int label_index(const std::string& label);
+
   std::unordered_map<std::string, std::uint32_t> tags_;  // by a byte for each component's precision
   std::uint32_t next_tag_ = 0;
   std::vector<int> label_of_tag_;

@@ -18,6 +18,21 @@ std::int64_t blocks_lacking(std::span<const DropUnit> units) {
   return lacking;
 }
 
+// Returns true if the groups that become this one are of equal size.
+bool equal_parts(const DropGroup& whole, std::span<const DropGroup> groups) {
+  std::size_t size = 0;
+  for (const DropGroup& group : groups) {
+    const std::vector<int>& all = whole.replicas;
+    if (std::find(all.begin(), all.end(), group.replicas.front()) != all.end()) {
+      if (size != 0 && size != group.replicas.size()) {
+        return false;
+      }
+      size = group.replicas.size();
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string_view to_string(DropPolicy policy) {
@@ -41,18 +56,21 @@ Result<DropPolicy> parse_drop(std::string_view name) {
 
 std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const DropCosts& costs) {
   const std::int64_t lacking = blocks_lacking(units);
-  if (lacking <= 0 || units.size() < 2) {
-    return std::nullopt;
-  }
   std::vector<DropGroup> groups;
   for (const DropUnit& unit : units) {
+    if (unit.by_layers) {
+      continue;
+    }
     DropGroup& group =
         groups.emplace_back(DropGroup{.replicas = {}, .copy_bytes = costs.copy_bytes});
     for (const ReplicaId replica : unit.replicas) {
       group.replicas.push_back(replica.value);
     }
   }
-  const std::int64_t all = (static_cast<std::int64_t>(units.size()) - 1) * costs.copy_bytes;
+  if (lacking <= 0 || groups.size() < 2) {
+    return std::nullopt;
+  }
+  const std::int64_t all = (std::ssize(groups) - 1) * costs.copy_bytes;
   const Result<DropPlan> plan =
       plan_drop(groups, std::min(lacking * costs.block_bytes, all), costs.layers);
   if (!plan.ok()) {
@@ -60,11 +78,11 @@ std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const Drop
   }
   GroupWish wish{.groups = {}, .by = GroupBy::kLayers};
   for (const DropGroup& group : plan->groups) {
-    if (!std::has_single_bit(group.replicas.size())) {
-      return std::nullopt;
-    }
     if (std::find(groups.begin(), groups.end(), group) != groups.end()) {
       continue;  // it stays as it is
+    }
+    if (!std::has_single_bit(group.replicas.size()) || !equal_parts(group, groups)) {
+      return std::nullopt;
     }
     std::vector<ReplicaId>& replicas = wish.groups.emplace_back();
     for (const int replica : group.replicas) {

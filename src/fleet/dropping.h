@@ -38,8 +38,9 @@ struct DropCosts {
 };
 
 // Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
-// less. Nothing if no request lacks KV, or nothing can be dropped. A group's replicas are a power
-// of two, so a plan with others is not used.
+// less. Nothing if no request lacks KV, or nothing can be dropped. Groups by layers stay as they
+// are, because their devices do not join others. A new group's parts are of equal size and its
+// replicas a power of two, so a plan with others is not used.
 std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const DropCosts& costs);
 
 // Returns a group that is to part: no queued request lacks KV, and what is in use is below 50 % of

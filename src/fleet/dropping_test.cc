@@ -57,6 +57,21 @@ TEST(Dropping, FreeKvOfOthersCountsFirst) {
             "01");
 }
 
+TEST(Dropping, GroupsThatHaveDroppedLayersStay) {
+  const auto shown_of = [](std::vector<DropUnit> units) {
+    return shown(choose_drop(units, kCosts));
+  };
+  EXPECT_EQ(shown_of({drop_unit({0, 1}, 40, 9), drop_unit({2}, 20, 0), drop_unit({3}, 20, 0)}),
+            "23");
+  EXPECT_EQ(shown_of({drop_unit({0, 1}, 40, 9), drop_unit({2, 3}, 40, 0)}), "");
+  DropUnit by_shards = drop_unit({0, 1}, 40, 19);
+  by_shards.by_layers = false;
+  EXPECT_EQ(shown_of({by_shards, drop_unit({2}, 20, 0)}), "") << "its parts would not be equal";
+  DropUnit other = drop_unit({2, 3}, 40, 0);
+  other.by_layers = false;
+  EXPECT_EQ(shown_of({by_shards, other}), "0123");
+}
+
 TEST(Dropping, LayersAreFetchedBackBelowHalfOfWhatReplicasHoldWithoutADrop) {
   EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0, 1}, 19, 0)})), "0 1");
   EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0, 1}, 20, 0)})), "");

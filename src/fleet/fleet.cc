@@ -7,6 +7,13 @@
 #include "base/overloaded.h"
 
 namespace protean {
+namespace {
+
+// Llumnix moves one request between two replicas at a time. A few keep the copies going while a
+// paused request waits for its step.
+constexpr int kMigrationsToOne = 4;
+
+}  // namespace
 
 Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
              KvExchange* exchange, GroupConfig groups)
@@ -36,7 +43,7 @@ void Fleet::begin(TimeNs now_ns) {
 }
 
 void Fleet::handle(Event event) {
-  const TimeNs now_ns = event.at_ns;
+  const TimeNs now_ns = now_ns_ = event.at_ns;
   const ReplicaId replica = event.replica;
   const auto pass_on = [&] { at(replica).handle(std::move(event)); };
   std::visit(Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
@@ -45,6 +52,7 @@ void Fleet::handle(Event event) {
                         [&](const WantMigration& want) { on(want, replica, now_ns); },
                         [&](const WantGroups& want) { on(want, now_ns); },
                         [&](WantForm& want) { on(want, replica, now_ns); },
+                        [&](const VariantsPacked& packed) { on(packed, now_ns); },
                         [&](const Tick&) { tick(now_ns); },
                         [&](const StepDone&) {
                           grouping_.step_done(replica);
@@ -69,6 +77,7 @@ void Fleet::handle(Event event) {
 // Lets groups form and part, and tells operators what has changed.
 void Fleet::regroup(TimeNs now_ns) {
   grouping_.advance(now_ns);
+  count_failures(now_ns);
   if (scales()) {
     serve_held(now_ns);
     if (held_.empty() && !grouping_.busy()) {
@@ -104,22 +113,30 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
     }
   }
   std::size_t chosen = 0;
+  std::vector<std::size_t> to_grow;  // candidates that can hold the request with their neighbours
   if (candidates_.size() > 1 || scales()) {
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       candidates_[i].expected =
           stations_[candidate_replicas_[i]].engine->prospect(arrival.request, now_ns);
     }
     if (scales()) {
-      if (hold(arrival, now_ns)) {
+      if (grouping_.config().scale == ScalePolicy::kNeighbours) {
+        to_grow = overlook_length(arrival.request);
+      } else if (hold(arrival, now_ns)) {
         return;
       }
       pass_over_closing();
     }
     chosen = choose_replica(router_, candidates_, turn % candidates_.size());
   }
+  const bool grows = std::find(to_grow.begin(), to_grow.end(), chosen) != to_grow.end();
   chosen = candidate_replicas_[chosen];
   turn_ = (chosen + 1) % stations_.size();
   const ReplicaId replica{static_cast<std::int32_t>(chosen)};
+  if (grows) {
+    keep_waiting(arrival, replica, now_ns);
+    return;
+  }
   owner_.emplace(arrival.request.id, replica);
   at(replica).handle({now_ns, std::move(arrival), replica});
 }
@@ -146,6 +163,15 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
                          : "serves in a group: ask for a form of the group's first replica")});
   batch.observation = at(replica).observe();
   sink_.emit(std::move(batch));
+}
+
+// A parked engine is told when it serves again (EngineState::packing).
+void Fleet::on(const VariantsPacked& packed, TimeNs now_ns) {
+  for (const Station& station : stations_) {
+    if (!station.parked) {
+      station.engine->handle({now_ns, packed});
+    }
+  }
 }
 
 void Fleet::on(const Cancel& cancel, TimeNs now_ns) {
@@ -182,30 +208,65 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
                       from.value, to.value);
   }
   for (const ReplicaId replica : {from, to}) {
-    if (grouping_.changes(replica) || grouping_.is_group(replica) ||
-        stations_[static_cast<std::size_t>(replica.value)].parked) {
+    if (!serves_alone(replica)) {
       return make_error(ErrorCode::kUnavailable,
                         "replica {} is in a group or about to be: requests move between replicas "
                         "that serve alone",
                         replica.value);
     }
   }
-  int begun = 0;
+  const auto moves = [this](RequestId request) {
+    return std::any_of(migrations_.begin(), migrations_.end(),
+                       [&](const auto& one) { return one.second.steps.request() == request; }) ||
+           std::any_of(to_migrate_.begin(), to_migrate_.end(),
+                       [&](const ToMigrate& one) { return one.request == request; });
+  };
+  int chosen = 0;
   for (const RequestId request : at(from).decoding()) {
-    const bool moves = std::any_of(migrations_.begin(), migrations_.end(), [&](const auto& one) {
-      return one.second.steps.request() == request;
-    });
-    if (moves || begun == requests) {
+    if (chosen == requests) {
+      break;
+    }
+    if (!moves(request)) {
+      to_migrate_.push_back({request, from, to});
+      chosen += begin_migrations(now_ns) ? 1 : 0;
+    }
+  }
+  return chosen;
+}
+
+bool Fleet::serves_alone(ReplicaId replica) const {
+  return !grouping_.changes(replica) && !grouping_.is_group(replica) &&
+         !stations_[static_cast<std::size_t>(replica.value)].parked;
+}
+
+// Begins the migrations that wait, as far as few move to the same replica. Returns false if the
+// last one of them has ended already.
+bool Fleet::begin_migrations(TimeNs now_ns) {
+  bool last_goes_on = true;
+  for (std::size_t i = 0; i < to_migrate_.size();) {
+    const ToMigrate next = to_migrate_[i];
+    if (std::count_if(migrations_.begin(), migrations_.end(), [&](const auto& one) {
+          return one.second.to == next.to;
+        }) >= kMigrationsToOne) {
+      ++i;
+      last_goes_on = true;
       continue;
     }
-    const CopyId id{++last_copy_};
-    Migration& migration =
-        migrations_.try_emplace(id, Migration{from, to, {request, at(from), at(to)}}).first->second;
-    auto blocks = migration.steps.begin(now_ns);
-    begun += migration.steps.ended() ? 0 : 1;
-    follow(id, std::move(blocks));
+    to_migrate_.erase(to_migrate_.begin() + static_cast<std::ptrdiff_t>(i));
+    last_goes_on = serves_alone(next.from) && serves_alone(next.to);
+    if (last_goes_on) {
+      const CopyId id{++last_copy_};
+      Migration& migration =
+          migrations_
+              .try_emplace(
+                  id, Migration{next.from, next.to, {next.request, at(next.from), at(next.to)}})
+              .first->second;
+      auto blocks = migration.steps.begin(now_ns);
+      last_goes_on = !migration.steps.ended();
+      follow(id, std::move(blocks));
+    }
   }
-  return begun;
+  return last_goes_on;
 }
 
 // Lets the migrations go on whose request has left a step.
@@ -214,6 +275,7 @@ void Fleet::advance_migrations(TimeNs now_ns) {
     auto& [id, migration] = *next++;
     follow(id, migration.steps.source_advanced(now_ns));
   }
+  begin_migrations(now_ns);
 }
 
 // Does what a migration asks for, and forgets it once it has ended.
@@ -242,7 +304,8 @@ void Fleet::tick(TimeNs now_ns) {
 }
 
 // Moves a request from the longest queue to the least loaded replica without a queue, if it has a
-// place there at once and here it has none or a later first token. One event moves one request:
+// place there at once, in time, and here it has none or a later first token. One event moves one
+// request:
 // each event that ends a step looks again.
 void Fleet::spread_queue(TimeNs now_ns) {
   std::size_t longest = stations_.size();
@@ -261,14 +324,18 @@ void Fleet::spread_queue(TimeNs now_ns) {
   }
   Engine& from = *stations_[longest].engine;
   Engine& to = *stations_[emptiest].engine;
-  const Sequence* sequence = from.first_movable();
+  const Sequence* sequence =
+      from.first_movable(seen_[emptiest].kv_blocks - seen_[emptiest].kv_blocks_used);
   if (sequence == nullptr) {
     return;
   }
   const Prospect here = from.prospect(*sequence);
   const Prospect there = to.prospect(*sequence);
   const bool sooner = here.before.without_place > 0 || there.first_token_ns < here.first_token_ns;
-  if (there.refusal || there.before.without_place > 0 || !sooner) {
+  const TimeNs latest_ns = sequence->asks.deadlines.first_token_ns;
+  const bool late = latest_ns >= 0 && sequence->usage.output_tokens == 0 &&
+                    now_ns + there.first_token_ns > latest_ns;
+  if (there.refusal || there.before.without_place > 0 || !sooner || late) {
     return;
   }
   const RequestId request = sequence->asks.id;
@@ -282,6 +349,9 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
     if (held.expires_ns() >= 0) {
       next_ns = std::min(next_ns.value_or(held.expires_ns()), held.expires_ns());
     }
+  }
+  if (!held_.empty() && no_group_before_ns_ > now_ns_) {
+    next_ns = std::min(next_ns.value_or(no_group_before_ns_), no_group_before_ns_);
   }
   for (const Station& station : stations_) {
     const auto deadline_ns = station.engine->next_deadline_ns();

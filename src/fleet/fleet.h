@@ -61,9 +61,9 @@ class Fleet : private TokenSink {
   // is needed.
   std::optional<TimeNs> next_deadline_ns() const;
 
-  // Begins to move up to `requests` requests that decode in one replica, the shortest first, to
-  // another. Returns how many begin to move. Each may still stay, if it ends before or the other
-  // replica has no room for it.
+  // Chooses up to `requests` requests that decode in one replica, the shortest first, to move to
+  // another, a few at a time. Returns how many were chosen. Each may still stay, if it ends before
+  // or the other replica has no room for it.
   Result<int> migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns);
 
   bool idle() const;
@@ -77,6 +77,12 @@ class Fleet : private TokenSink {
     LiveMigration steps;
   };
 
+  struct ToMigrate {
+    RequestId request;
+    ReplicaId from;
+    ReplicaId to;
+  };
+
   Engine& at(ReplicaId replica) const {
     return *stations_.at(static_cast<std::size_t>(replica.value)).engine;
   }
@@ -86,21 +92,37 @@ class Fleet : private TokenSink {
   void on(const WantMigration& want, ReplicaId from, TimeNs now_ns);
   void on(const WantGroups& want, TimeNs now_ns);
   void on(WantForm& want, ReplicaId replica, TimeNs now_ns);
+  void on(const VariantsPacked& packed, TimeNs now_ns);
   void regroup(TimeNs now_ns);
   bool scales() const { return blocks_of_.size() > 1; }
   bool hold(Arrival& arrival, TimeNs now_ns);
+  void keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns);
+  bool could_grow_for(const Request& request) const;
+  std::vector<std::size_t> overlook_length(const Request& request);
+  std::optional<std::vector<ReplicaId>> two_for(const HeldRequest& held) const;
   void end_held(std::size_t index, FinishReason reason, TimeNs now_ns);
-  bool hand_over(HeldRequest& held, TimeNs now_ns);
+  enum class HandOver : std::uint8_t {
+    kDone,
+    kTooLate,  // a replica could hold the request, but not answer in time now
+    kTooLong,  // no replica could hold it
+  };
+  HandOver hand_over(HeldRequest& held, TimeNs now_ns);
   void pass_over_closing();
   void serve_held(TimeNs now_ns);
+  std::optional<std::size_t> hand_over_held(TimeNs now_ns);
+  bool form_group(std::size_t index, TimeNs now_ns);
   bool scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns);
+  void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
   void drop_or_restore(TimeNs now_ns);
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
   ScaleUnit unit_of(std::size_t index) const;
   std::int64_t blocks_needed(const Request& request) const;
+  int longest_tokens() const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
+  bool serves_alone(ReplicaId replica) const;
+  bool begin_migrations(TimeNs now_ns);
   void advance_migrations(TimeNs now_ns);
   void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;
@@ -119,8 +141,13 @@ class Fleet : private TokenSink {
   std::size_t turn_ = 0;
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
-  std::set<ReplicaId> scaled_;     // groups that the scale policy formed, by their first replica
-  TimeNs drop_not_before_ns_ = 0;  // after a group that could not be had
+  std::deque<ToMigrate> to_migrate_;  // not begun yet
+  std::set<ReplicaId> scaled_;        // groups that the scale policy formed, by their first replica
+  // The policies ask for no group before this time, which is later after each failure in a row.
+  TimeNs no_group_before_ns_ = 0;
+  int failures_in_a_row_ = 0;
+  std::uint64_t failures_seen_ = 0;
+  TimeNs now_ns_ = 0;  // of the latest event
   std::uint64_t last_copy_ = 0;
 };
 

@@ -7,8 +7,7 @@ namespace protean {
 
 // Forms or parts groups by layers if the policy finds a reason.
 void Fleet::drop_or_restore(TimeNs now_ns) {
-  constexpr TimeNs kRetry = kNsPerS;
-  if (now_ns < drop_not_before_ns_) {
+  if (now_ns < no_group_before_ns_) {
     return;
   }
   std::vector<DropUnit> units;
@@ -35,8 +34,10 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
                         .block_bytes = kv_block_bytes(config.spec, config.form.kv),
                         .layers = config.spec.layers};
   if (const auto drop = choose_drop(units, costs)) {
-    const auto changes = grouping_.want(*drop, "queued requests lack KV", false, now_ns);
-    drop_not_before_ns_ = changes.ok() && grouping_.busy() ? 0 : now_ns + kRetry;
+    if (!grouping_.want(*drop, "queued requests lack KV", false, now_ns).ok()) {
+      no_group_before_ns_ = now_ns + kNsPerS;
+    }
+    count_failures(now_ns);
   } else if (const auto restore = choose_restore(units)) {
     (void)grouping_.want(*restore, "KV in use fits the replicas with all layers", false, now_ns);
   }

@@ -8,9 +8,22 @@
 #include "fleet/fleet.h"
 
 namespace protean {
+namespace {
+
+constexpr int kMostAttempts = 4;  // to form a group for a held request
+
+}  // namespace
 
 std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::size_t replicas) {
   std::vector<std::int64_t> blocks = {config.form.kv.blocks};
+  const auto limit = [&] {
+    const std::size_t power = blocks.size() - 1;
+    if (power < config.longest_tokens.size()) {
+      blocks.back() = std::min(blocks.back(), ceil_div<std::int64_t>(config.longest_tokens[power],
+                                                                     config.form.kv.block_tokens));
+    }
+  };
+  limit();
   if (config.devices == nullptr || config.scale == ScalePolicy::kOff) {
     return blocks;
   }
@@ -23,6 +36,7 @@ std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::si
     blocks.push_back(std::max(
         wide->kv.blocks,
         kv_blocks_beside(config.spec, *wide, budget.pages - budget.reserve, budget.page_bytes)));
+    limit();
   }
   return blocks;
 }
@@ -66,24 +80,55 @@ void Fleet::pass_over_closing() {
   }
 }
 
+// Returns the length of the longest request that any group serves, whatever KV it needs.
+int Fleet::longest_tokens() const {
+  const std::vector<int>& longest = grouping_.config().longest_tokens;
+  return longest.empty() ? stations_.front().engine->limits().max_model_len : longest.back();
+}
+
+namespace {
+
+bool too_long(const ReplicaView& view) {
+  return view.expected.refusal && view.expected.refusal->code != ErrorCode::kExhausted;
+}
+
+}  // namespace
+
+// Returns true if a group could hold the request.
+bool Fleet::could_grow_for(const Request& request) const {
+  const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
+  return tokens <= longest_tokens() && blocks_needed(request) <= blocks_of_.back();
+}
+
 // Accepts a request that no replica can hold now and a group could. Returns false if none could.
 bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
-  const Request& request = arrival.request;
-  const auto too_long = [](const ReplicaView& view) {
-    return view.expected.refusal && view.expected.refusal->code != ErrorCode::kExhausted;
-  };
-  const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
   if (!std::all_of(candidates_.begin(), candidates_.end(), too_long) ||
-      tokens > stations_.front().engine->limits().max_model_len ||
-      blocks_needed(request) > blocks_of_.back()) {
+      !could_grow_for(arrival.request)) {
     return false;
   }
-  OutputBatch batch{.at_ns = now_ns};
-  batch.outputs.emplace_back(Accepted{request.id});
-  batch.observation = at(ReplicaId{0}).observe();
-  held_.push_back({std::move(arrival.request), now_ns});
-  sink_.emit(std::move(batch));
+  keep_waiting(arrival, std::nullopt, now_ns);
   return true;
+}
+
+// Lets candidates that are too small for a request count as if they could hold it, and returns
+// them. Nothing if no group could hold it.
+std::vector<std::size_t> Fleet::overlook_length(const Request& request) {
+  std::vector<std::size_t> small;
+  for (std::size_t i = 0; i < candidates_.size() && could_grow_for(request); ++i) {
+    if (too_long(candidates_[i])) {
+      candidates_[i].expected.refusal.reset();
+      small.push_back(i);
+    }
+  }
+  return small;
+}
+
+void Fleet::keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns) {
+  OutputBatch batch{.at_ns = now_ns};
+  batch.outputs.emplace_back(Accepted{arrival.request.id});
+  batch.observation = this->at(ReplicaId{0}).observe();
+  held_.push_back({std::move(arrival.request), now_ns, at});
+  sink_.emit(std::move(batch));
 }
 
 void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
@@ -93,8 +138,11 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
   finished.usage.prompt_tokens = static_cast<int>(held.request.prompt.size());
   finished.times = {.arrived_ns = held.arrived_ns, .finished_ns = now_ns};
   if (reason == FinishReason::kFailed) {
-    finished.failure =
-        "the request needs a group of replicas, and none could be formed: send it again later";
+    finished.failure = fmt::format(
+        "the request needs a group of replicas, and none could be formed{}: send it again later",
+        held.failed_attempts == 0 ? ""
+                                  : fmt::format(" in {} attempts (the latest: {})",
+                                                held.failed_attempts, grouping_.failures().latest));
   }
   OutputBatch batch{.at_ns = now_ns};
   batch.outputs.emplace_back(std::move(finished));
@@ -103,13 +151,20 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
 }
 
 // Gives a held request to the widest group that can hold it, among equals to the least loaded one.
-// Returns false if none can.
-bool Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
+Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   std::optional<ScaleUnit> best;
+  bool too_late = false;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
-    if (stations_[i].parked || grouping_.changes(replica) ||
-        at(replica).prospect(held.request, now_ns).refusal) {
+    if (stations_[i].parked || grouping_.changes(replica)) {
+      continue;
+    }
+    const std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
+    if (held.at && std::find(replicas.begin(), replicas.end(), *held.at) == replicas.end()) {
+      continue;
+    }
+    if (const auto refusal = at(replica).prospect(held.request, now_ns).refusal) {
+      too_late = too_late || refusal->code == ErrorCode::kExhausted;
       continue;
     }
     const ScaleUnit unit = unit_of(i);
@@ -119,64 +174,107 @@ bool Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
     }
   }
   if (!best) {
-    return false;
+    return too_late ? HandOver::kTooLate : HandOver::kTooLong;
   }
   owner_.emplace(held.request.id, best->replica);
   at(best->replica).begin_request(std::move(held.request), held.arrived_ns, now_ns);
-  return true;
+  failures_in_a_row_ = 0;
+  return HandOver::kDone;
 }
 
-// Hands held requests over, ends those whose time is over, and forms a group for the first of them.
+// After a failure no policy asks for a group for a while, which is longer after each in a row.
+void Fleet::count_failures(TimeNs now_ns) {
+  constexpr int kMostDoublings = 5;
+  if (grouping_.failures().count == failures_seen_) {
+    return;
+  }
+  failures_seen_ = grouping_.failures().count;
+  no_group_before_ns_ = now_ns + (kNsPerS << std::min(failures_in_a_row_++, kMostDoublings));
+  for (HeldRequest& held : held_) {
+    ++held.failed_attempts;
+  }
+}
+
+// Hands held requests over, and forms a group for the first one that needs one.
 void Fleet::serve_held(TimeNs now_ns) {
+  bool look_again = true;
+  while (look_again) {
+    const auto too_long = hand_over_held(now_ns);
+    look_again = too_long && now_ns >= no_group_before_ns_ && form_group(*too_long, now_ns);
+  }
+}
+
+// Hands held requests over, and ends those whose time is over or that have waited in vain. Returns
+// the first one that no replica can hold.
+std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
+  std::optional<std::size_t> too_long;
   for (std::size_t i = 0; i < held_.size();) {
     const TimeNs expires_ns = held_[i].expires_ns();
-    if (expires_ns >= 0 && expires_ns <= now_ns) {
-      end_held(i, FinishReason::kTimeout, now_ns);
-    } else if (hand_over(held_[i], now_ns)) {
+    const bool late = expires_ns >= 0 && expires_ns <= now_ns;
+    const HandOver handed = late ? HandOver::kTooLate : hand_over(held_[i], now_ns);
+    if (handed == HandOver::kDone) {
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else if (late || held_[i].failed_attempts >= kMostAttempts) {
+      end_held(i, late ? FinishReason::kTimeout : FinishReason::kFailed, now_ns);
     } else {
+      too_long = handed == HandOver::kTooLong ? too_long.value_or(i) : too_long;
       ++i;
     }
   }
-  if (held_.empty() || grouping_.busy()) {
-    return;
+  return too_long;
+}
+
+// Asks for a group that can hold a held request, or takes back an order to part one. If there can
+// be none, ends the request. Returns true if held requests should be looked at again now.
+bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
+  const std::int64_t blocks = blocks_needed(held_[index].request);
+  const std::string reason =
+      fmt::format("request {} needs {} KV blocks", held_[index].request.id.value, blocks);
+  if (const auto parting = grouping_.parting()) {
+    return scale(*parting, reason, now_ns) && !grouping_.busy();
   }
-  std::vector<ScaleUnit> units;
+  if (grouping_.busy()) {
+    return false;
+  }
   bool at_rest = true;
+  for (const Station& station : stations_) {
+    at_rest = at_rest && (station.parked || station.engine->form_at_rest());
+  }
+  const auto two = two_for(held_[index]);
+  if (two && scale(*two, reason, now_ns)) {
+    return !grouping_.busy();
+  }
+  if (at_rest) {
+    end_held(index, FinishReason::kFailed, now_ns);
+  }
+  return at_rest;
+}
+
+// Returns the units that are to become one next for a held request.
+std::optional<std::vector<ReplicaId>> Fleet::two_for(const HeldRequest& held) const {
+  std::vector<ScaleUnit> units;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     if (!stations_[i].parked) {
       units.push_back(unit_of(i));
-      at_rest = at_rest && stations_[i].engine->form_at_rest();
     }
   }
-  while (!held_.empty()) {
-    const std::int64_t blocks = blocks_needed(held_.front().request);
-    const auto two = choose_scale_up(units, blocks, blocks_of_);
-    if (two &&
-        scale(*two,
-              fmt::format("request {} needs {} KV blocks", held_.front().request.id.value, blocks),
-              now_ns)) {
-      return;
-    }
-    if (!at_rest) {
-      return;
-    }
-    end_held(0, FinishReason::kFailed, now_ns);
-  }
+  return held.at ? choose_neighbours(units, *held.at)
+                 : choose_scale_up(units, blocks_needed(held.request), blocks_of_);
 }
 
-// Asks for one group of several. Returns false if it cannot be had, now or at all.
+// Asks for one group of several. Returns false if it cannot be had.
 bool Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns) {
   GroupWish wish{.groups = {{}}};
   for (const ReplicaId home : homes) {
     const std::vector<ReplicaId> replicas = grouping_.replicas_of(home);
     wish.groups.front().insert(wish.groups.front().end(), replicas.begin(), replicas.end());
   }
-  const bool begun = grouping_.want(wish, reason, false, now_ns).ok() && grouping_.busy();
+  const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
   if (begun) {
     const std::vector<ReplicaId>& group = wish.groups.front();
     scaled_.insert(*std::min_element(group.begin(), group.end()));
   }
+  count_failures(now_ns);
   return begun;
 }
 

@@ -228,6 +228,42 @@ TEST(Fleet, AWaitingRequestMovesToAReplicaWithRoom) {
   EXPECT_EQ(moved.finished->times.arrived_ns, 1);
 }
 
+TEST(Fleet, ARequestDoesNotMoveWhereItWouldBeTooLate) {
+  EngineConfig one_place = engine_config();
+  one_place.scheduler.max_num_seqs = 1;
+  one_place.step_cost = {.token_us = 1'000};
+  Scene scene(RouterPolicy::kRoundRobin, {one_place, one_place});
+  Request first = request(1, 17, 1);
+  const std::vector<TokenId> prefix = first.prompt;
+  scene.send(Arrival{std::move(first)});
+  scene.send(Arrival{request(2, 1, 1)});
+  scene.end_step(0, 16 * kNsPerMs);
+  scene.end_step(0, kNsPerMs);
+  scene.end_step(1, kNsPerMs);
+  scene.send(Arrival{request(3, 1, 4)});
+  scene.send(Arrival{request(4, 1, 1)});
+  scene.end_step(1, kNsPerMs);
+  Request asks = request(5, 1, 2);
+  asks.prompt = prefix;
+  asks.deadlines.first_token_ns = scene.now_ns + 12 * kNsPerMs;  // 17 ms if nothing is cached
+  scene.send(Arrival{std::move(asks)});
+  EXPECT_EQ(scene.fleet->observe(ReplicaId{0}).waiting, 1);
+  EXPECT_FALSE(scene.sink.seen.at(RequestId{5}).finished.has_value());
+  scene.end_all_steps();
+  EXPECT_EQ(scene.sink.seen.at(RequestId{5}).finished->reason, FinishReason::kLength);
+}
+
+TEST(Fleet, ARequestMovesToAReplicaWhoseKvIsLargeEnough) {
+  EngineConfig small = engine_config();
+  small.scheduler.kv_blocks = 4;
+  small.scheduler.largest_kv_blocks = 16;
+  Scene scene(RouterPolicy::kRoundRobin, {small, engine_config()});
+  scene.send(Arrival{request(1, 30, 2)});  // 8 blocks
+  scene.end_all_steps();
+  ASSERT_TRUE(scene.sink.seen.at(RequestId{1}).finished.has_value());
+  EXPECT_EQ(scene.fleet->observe(ReplicaId{1}).adopted_total, 1);
+}
+
 TEST(Fleet, ACancelReachesARequestThatHasMoved) {
   EngineConfig one_place = engine_config();
   one_place.scheduler.max_num_seqs = 1;

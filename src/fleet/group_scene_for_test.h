@@ -36,6 +36,9 @@ class GroupSink : public TokenSink {
     EXPECT_GE(batch.observation.steps_total, last.steps_total);
     EXPECT_GE(batch.observation.preemptions_total, last.preemptions_total);
     last = batch.observation;
+    if (batch.form) {
+      see(batch.replica, *batch.form);
+    }
     for (const Output& output : batch.outputs) {
       std::visit(Overloaded{[&](const Accepted& what) {
                               EXPECT_FALSE(std::exchange(seen[what.request].accepted, true));
@@ -56,8 +59,25 @@ class GroupSink : public TokenSink {
   }
   std::map<RequestId, Seen> seen;
   std::map<ReplicaId, Observation> observed;
+  std::map<ReplicaId, FormStatus> forms;
   std::optional<Result<std::vector<Regroup>>> answer;
   std::shared_ptr<const GroupsStatus> groups;
+
+ private:
+  void see(ReplicaId replica, const FormStatus& now) {
+    const auto tokens = [](const FormStatus& status) {
+      std::int64_t sum = 0;
+      for (const TokensAt& some : status.output_tokens) {
+        sum += some.tokens;
+      }
+      return sum;
+    };
+    FormStatus& last = forms[replica];
+    EXPECT_GE(tokens(now), tokens(last));
+    EXPECT_GE(now.kv_resizes_total, last.kv_resizes_total);
+    EXPECT_GE(now.blocks_moved_total, last.blocks_moved_total);
+    last = now;
+  }
 };
 
 // A fleet whose devices work when the test says so.
@@ -69,6 +89,7 @@ struct GroupScene {
     int steps_at_once = 1;
     ScalePolicy scale = ScalePolicy::kOff;
     DropPolicy drop = DropPolicy::kOff;
+    StepCost step_cost = {};
   };
   explicit GroupScene(int replicas) : GroupScene(Options{.replicas = replicas}) {}
   explicit GroupScene(const Options& options)
@@ -77,12 +98,10 @@ struct GroupScene {
         devices(options.replicas, options.blocks, form, budget) {
     std::vector<Member> members;
     for (int replica = 0; replica < options.replicas; ++replica) {
-      members.push_back({group_engine(form, budget, options.morphs),
-                         &devices.executor(static_cast<std::size_t>(replica))});
+      members.push_back(
+          {engine_of(options, form), &devices.executor(static_cast<std::size_t>(replica))});
     }
-    const auto wide = [morphs = options.morphs, this](const Form& group) {
-      return group_engine(group, budget, morphs);
-    };
+    const auto wide = [options, this](const Form& group) { return engine_of(options, group); };
     fleet = std::make_unique<Fleet>(RouterPolicy::kLeastLoaded, members, sink, nullptr,
                                     GroupConfig{.devices = &devices,
                                                 .spec = group_spec(),
@@ -93,6 +112,11 @@ struct GroupScene {
                                                 .scale = options.scale,
                                                 .drop = options.drop});
   }
+  EngineConfig engine_of(const Options& options, const Form& of) const {
+    EngineConfig config = group_engine(of, budget, options.morphs);
+    config.step_cost = options.step_cost;
+    return config;
+  }
   static PageBudget budget_of(const Form& form) {
     PageBudget budget{.page_bytes = 4096};
     budget.pages = form_pages(group_spec(), form, budget.page_bytes);
@@ -102,10 +126,11 @@ struct GroupScene {
   void send(decltype(Event::what) what, ReplicaId replica = {}) {
     fleet->handle({++now_ns, std::move(what), replica});
   }
-  void arrive(int topic, int prompt, int output) {
+  void arrive(int topic, int prompt, int output, Deadlines deadlines = {}) {
     Request made;
     made.id = RequestId{asked.size() + 1};
     made.max_tokens = output;
+    made.deadlines = deadlines;
     for (int i = 0; i < prompt; ++i) {
       made.prompt.push_back(topic * 100 + i % 97);
     }

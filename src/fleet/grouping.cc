@@ -347,6 +347,10 @@ void Grouping::advance(TimeNs now_ns) {
     running_->advance(now_ns);
     auto moved = running_->take_moved();
     moved_.insert(moved_.end(), moved.begin(), moved.end());
+    if (auto failure = running_->take_failure()) {
+      ++failures_.count;
+      failures_.latest = *std::move(failure);
+    }
     if (!running_->ended()) {
       return;
     }
@@ -397,6 +401,13 @@ void Grouping::finish() {
   status_.history.push_back(std::move(record));
 }
 
+std::optional<std::vector<ReplicaId>> Grouping::parting() const {
+  if (!running_ || running_->together() || insists_ || running_->group().by != GroupBy::kShards) {
+    return std::nullopt;
+  }
+  return running_->group().homes;
+}
+
 std::optional<TimeNs> Grouping::next_deadline_ns() const {
   return running_ ? running_->next_deadline_ns() : std::nullopt;
 }
@@ -431,6 +442,9 @@ std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
     status->running = running_->record();
     status->stage = running_->stage();
     status->waits_for = running_->waits_for();
+    if (running_->joint()) {
+      status->joint_form = running_->form();
+    }
   }
   return status;
 }

@@ -47,6 +47,14 @@ class Grouping {
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }
+  // Returns the homes of a group by shards that parts although no operator asked for it.
+  std::optional<std::vector<ReplicaId>> parting() const;
+  // Steps that failed and changes that were given up or ordered back, so far.
+  struct Failures {
+    std::uint64_t count = 0;
+    std::string latest;
+  };
+  const Failures& failures() const { return failures_; }
   std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
   // Returns all replicas that serve under this replica's id.
   std::vector<ReplicaId> replicas_of(ReplicaId replica) const;
@@ -101,6 +109,7 @@ class Grouping {
   std::unique_ptr<Regrouping> running_;
   std::uint64_t generation_ = 0;
   std::vector<std::pair<RequestId, ReplicaId>> moved_;
+  Failures failures_;
   GroupsStatus status_;  // history and counters
   std::string told_;     // what the latest status said of the change under way
 };

@@ -311,6 +311,31 @@ TEST(LiveMigration, ARequestThatEndsMeanwhileLeavesNothingBehind) {
   }
 }
 
+TEST(LiveMigration, AFewRequestsMoveAtATime) {
+  MigrationScene scene({200, 200});
+  for (std::uint64_t id = 1; id <= 15; ++id) {  // every other one in replica 0
+    scene.arrive(id, 20, id % 2 == 1 ? 60 : 2);
+  }
+  for (int i = 0; i < 12; ++i) {
+    scene.work(i % 2);
+  }
+  EXPECT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 100, scene.now_ns).value(), 8);
+  EXPECT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 100, scene.now_ns).value(), 0);
+  std::int64_t before = 0;
+  for (bool more = true; more && scene.adopted_with_kv() < 8;) {
+    EXPECT_LE(scene.copies, before + 4);
+    before = scene.adopted_with_kv();
+    more = scene.work(0);
+    more = scene.work(1) || more;
+  }
+  EXPECT_EQ(scene.adopted_with_kv(), 8);
+  scene.work_to_the_end();
+  for (const auto& [id, request] : scene.asked) {
+    scene.expect_answer(id);
+  }
+  scene.expect_nothing_left();
+}
+
 TEST(LiveMigration, AReplicaWithoutRoomTakesNothing) {
   MigrationScene scene({200, 20});
   scene.arrive(1, 100, 40);

@@ -85,6 +85,7 @@ void Regrouping::turn(bool together, const std::string& why) {
   together_ = together;
   record_.together = together;
   record_.failure = why;
+  news_.failure = together ? news_.failure : why;
   wait_.until_ns = 0;
   if (stage_ == Stage::kMoving) {
     plan();
@@ -157,6 +158,7 @@ void Regrouping::settle() {
   if (const std::optional<Error> why = agree()) {
     together_ = record_.together = false;
     record_.failure = why->message;
+    news_.failure = why->message;
     end();
     return;
   }
@@ -295,6 +297,7 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   const std::string why =
       fmt::format("{} failed: {}", to_string(found->step), ready.failure->message);
   preparing_.erase(found);
+  news_.failure = why;
   if (record_.failure.empty()) {
     turn(!together_, why);
   } else {
@@ -343,7 +346,7 @@ void Regrouping::unify() {
   joint_.reset();
   EngineState all = join_homes(std::move(states));
   for (const auto& [request, live] : all.live) {
-    moved_.emplace_back(request, first());
+    news_.moved.emplace_back(request, first());
   }
   config_.devices->unify(first());
   EngineConfig config = config_.wide_engine(group_.wide);
@@ -375,9 +378,11 @@ void Regrouping::shrink() {
   if (now_ns_ < wait_.until_ns || changing) {
     return;
   }
+  // From now on the group takes no request that a home could not hold, else parting might never
+  // begin.
+  wide().hold_form(true);
+  wide().promise_kv(group_.home.kv.blocks, group_.wide.kv.blocks);
   if (at_home_form()) {
-    wide().hold_form(true);
-    wide().promise_kv(group_.home.kv.blocks, group_.wide.kv.blocks);
     wide().hold_steps();
     stage_ = Stage::kDividing;
     return;
@@ -431,7 +436,7 @@ void Regrouping::divide() {
   for (std::size_t home = 0; home < count(); ++home) {
     at(group_.homes[home]).parked = false;
     for (const auto& [request, live] : split->homes[home].live) {
-      moved_.emplace_back(request, group_.homes[home]);
+      news_.moved.emplace_back(request, group_.homes[home]);
     }
     engine(home).absorb(std::move(split->homes[home]), now_ns_);
     engine(home).go_on(now_ns_);

@@ -39,6 +39,8 @@ struct GroupConfig {
   int steps_at_once = 1;  // HoldShards steps that are committed between two joint steps
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
+  // Tokens of the longest request that a group of 2^k replicas serves; empty: what its KV holds.
+  std::vector<int> longest_tokens;
 };
 
 // Replicas that serve as one, with what they need to part again.
@@ -93,9 +95,15 @@ class Regrouping {
   bool concerns(ReplicaId replica) const;
   const Group& group() const { return group_; }
   Group take_group() { return std::move(group_); }
+  // Returns why the change failed or was ordered back since the last call; nothing if it was not.
+  std::optional<std::string> take_failure() { return std::exchange(news_.failure, std::nullopt); }
   // Returns the requests that other replicas have now, and forgets them.
-  std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
+  std::vector<std::pair<RequestId, ReplicaId>> take_moved() {
+    return std::exchange(news_.moved, {});
+  }
   const RegroupRecord& record() const { return record_; }
+  // True while the homes' engines run joint steps, each with its own requests.
+  bool joint() const { return joint_ != nullptr; }
   const Form& form() const { return form_; }
   std::string stage() const;
   const std::string& waits_for() const { return wait_.reason; }
@@ -116,6 +124,10 @@ class Regrouping {
     std::string reason;
     TimeNs until_ns = 0;
     int attempts = 0;  // in a row
+  };
+  struct News {  // that was not taken yet
+    std::vector<std::pair<RequestId, ReplicaId>> moved;
+    std::optional<std::string> failure;
   };
   struct Step {
     MorphId id;
@@ -166,7 +178,7 @@ class Regrouping {
   std::deque<MorphStep> steps_;  // not begun
   std::vector<Step> preparing_;  // committed together
   std::vector<MorphId> committed_;
-  std::vector<std::pair<RequestId, ReplicaId>> moved_;
+  News news_;
   std::uint64_t* generation_ = nullptr;
   TimeNs now_ns_ = 0;
 };

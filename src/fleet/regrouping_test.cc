@@ -67,6 +67,32 @@ TEST(Regrouping, AGroupServesWhatNoReplicaCanHold) {
   scene.expect_all_answered();
 }
 
+TEST(Regrouping, AGroupThatIsToPartTakesNoRequestThatWouldKeepIt) {
+  GroupScene scene(2);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  ASSERT_GT(scene.fleet->observe(ReplicaId{0}).kv_blocks, 56);
+  scene.arrive(1, 205, 20);  // 56 blocks, and the replicas have 48
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.work(0);
+  scene.arrive(2, 205, 20);
+  EXPECT_TRUE(scene.sink.seen.at(RequestId{2}).refused.has_value());
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  scene.expect_all_answered();
+}
+
+TEST(Regrouping, TheFormOfAnIdleReplicaThatHasPartedIsTold) {
+  GroupScene scene(2);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  EXPECT_EQ(scene.sink.forms.at(ReplicaId{0}).form.group.size(), 2U);
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(scene.sink.forms.at(ReplicaId{0}).form.group.size(), 1U);
+  EXPECT_GT(scene.sink.forms.at(ReplicaId{0}).kv_resizes_total, 0) << "those of the group count";
+}
+
 TEST(Regrouping, GroupsByLayersServeToo) {
   GroupScene scene(2);
   for (int topic = 0; topic < 4; ++topic) {

@@ -47,10 +47,39 @@ TEST(Scaling, AGroupPartsOnceItsLongRequestsHaveEndedAndHalfOfItsKvIsFree) {
   EXPECT_FALSE(is_closing(unit(0, 1, 3)));
 }
 
+TEST(Scaling, NeighboursBecomeOneAroundAReplica) {
+  const auto two = [](const std::vector<ScaleUnit>& units, int at) {
+    std::vector<int> replicas;
+    for (const ReplicaId replica :
+         choose_neighbours(units, ReplicaId{at}).value_or(std::vector<ReplicaId>{})) {
+      replicas.push_back(replica.value);
+    }
+    return replicas;
+  };
+  const std::vector<ScaleUnit> alone = {unit(0, 1, 0), unit(1, 1, 9), unit(2, 1, 0), unit(3, 1, 0)};
+  EXPECT_EQ(two(alone, 1), (std::vector{0, 1})) << "whatever the load";
+  EXPECT_EQ(two(alone, 2), (std::vector{2, 3}));
+  EXPECT_EQ(two({unit(0, 2, 0), unit(2, 1, 0), unit(3, 1, 0)}, 1), (std::vector{2, 3}))
+      << "the neighbours become one first";
+  EXPECT_EQ(two({unit(0, 2, 0), unit(2, 2, 0)}, 3), (std::vector{0, 2}));
+  EXPECT_EQ(two({unit(0, 4, 0)}, 3), std::vector<int>()) << "there are no others";
+}
+
+TEST(Scaling, TheChosenReplicaGrowsWithItsNeighboursEvenIfAGroupCouldHoldTheRequest) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kNeighbours});
+  scene.arrive(0, 120, 10);  // replica 0 is least loaded: it grows with replica 1
+  scene.arrive(1, 120, 10);  // replica 1 is parked or as busy, so another one grows
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1 2 3");
+  EXPECT_EQ(scene.sink.groups->failures_total, 0);
+  EXPECT_GE(scene.sink.groups->together_total, 1);
+}
+
 TEST(Scaling, PoliciesHaveNames) {
   EXPECT_EQ(parse_scale("paper").value(), ScalePolicy::kPaper);
   EXPECT_EQ(parse_scale("off").value(), ScalePolicy::kOff);
-  EXPECT_EQ(parse_scale("wide").error().message, "--scale wide: use off or paper");
+  EXPECT_EQ(parse_scale("wide").error().message, "--scale wide: use off, paper or neighbours");
 }
 
 TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {
@@ -92,6 +121,91 @@ TEST(Scaling, AHeldRequestCanBeCancelledOrExpire) {
   scene.settle();
   EXPECT_TRUE(scene.fleet->idle());
   EXPECT_EQ(scene.groups(), "0 1");
+}
+
+// Fails every preparation but the first `good` ones, until the request ends.
+void fail_preparations(GroupScene& scene, RequestId until, int good) {
+  for (int round = 0; round < 10'000 && !scene.sink.seen.at(until).finished; ++round) {
+    bool more = false;
+    if (!scene.devices.preparing.empty()) {
+      more = good-- > 0 ? scene.ready() : scene.ready(0, Error{ErrorCode::kExhausted, "no page"});
+    }
+    for (int replica = 0; replica < static_cast<int>(scene.fleet->size()); ++replica) {
+      more = scene.work(replica) || more;
+    }
+    if (!more) {
+      scene.tick();
+    }
+  }
+}
+
+TEST(Scaling, AGroupThatCannotBeFormedIsTriedAFewTimes) {
+  GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 120, 10);
+  fail_preparations(scene, RequestId{1}, 0);
+  const auto& finished = scene.sink.seen.at(RequestId{1}).finished;
+  ASSERT_TRUE(finished.has_value()) << "it waits without end";
+  EXPECT_EQ(finished->reason, FinishReason::kFailed);
+  EXPECT_EQ(finished->failure,
+            "the request needs a group of replicas, and none could be formed in 4 attempts (the "
+            "latest: embeddings in shards 0-1, 2-3 failed: no page): send it again later");
+  const auto& history = scene.sink.groups->history;
+  ASSERT_EQ(history.size(), 4U);
+  for (std::size_t i = 1; i < history.size(); ++i) {
+    EXPECT_GE(history[i].asked_ns - history[i - 1].done_ns, (kNsPerS << (i - 1)) - 1);
+  }
+  EXPECT_EQ(scene.groups(), "0 1");
+}
+
+TEST(Scaling, ARequestDoesNotWaitForAGroupThatCanGoNeitherWay) {
+  GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 120, 10);
+  fail_preparations(scene, RequestId{1}, 2);
+  ASSERT_TRUE(scene.sink.seen.at(RequestId{1}).finished.has_value()) << "it waits without end";
+  EXPECT_EQ(scene.sink.seen.at(RequestId{1}).finished->reason, FinishReason::kFailed);
+  scene.arrive(1, 20, 10);
+  scene.settle();
+  scene.expect_answer(RequestId{2});
+  EXPECT_EQ(scene.groups(), "0 1");
+}
+
+TEST(Scaling, AGroupThatPartsTurnsBackForALongRequest) {
+  GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 120, 10);
+  const auto parts = [&] {
+    const auto& running = scene.sink.groups->running;
+    return running && !running->together && running->steps > 0;
+  };
+  for (int round = 0; round < 1'000 && !parts(); ++round) {
+    scene.ready();
+    scene.work(0);
+    scene.work(1);
+  }
+  ASSERT_TRUE(scene.sink.seen.at(RequestId{1}).finished.has_value());
+  ASSERT_TRUE(parts()) << "its devices have fetched a first component";
+  scene.arrive(6, 120, 10);
+  ASSERT_TRUE(scene.sink.groups->running.has_value());
+  EXPECT_TRUE(scene.sink.groups->running->together);
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1");
+  EXPECT_EQ(scene.sink.groups->history.at(1).failure, "turned back: request 2 needs 33 KV blocks");
+}
+
+TEST(Scaling, AHeldRequestWaitsForAGroupThatIsBusy) {
+  GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper, .step_cost = {.token_us = 1'000}});
+  scene.arrive(5, 120, 10);
+  scene.arrive(6, 120, 10, {.first_token_ns = scene.now_ns + 150 * kNsPerMs});
+  for (int round = 0; round < 1'000 && scene.fleet->observe(ReplicaId{0}).kv_blocks < 48; ++round) {
+    scene.ready();
+    scene.work(0);
+    scene.work(1);
+  }
+  EXPECT_EQ(scene.groups(), "01");
+  EXPECT_FALSE(scene.sink.seen.at(RequestId{2}).finished.has_value())
+      << scene.sink.seen.at(RequestId{2}).finished->failure;
+  scene.settle();
+  scene.expect_all_answered();
 }
 
 // Short and long requests at random: each accepted one ends once, with the right tokens, and in the

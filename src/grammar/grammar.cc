@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "grammar/automaton.h"
+#include "grammar/gbnf_compiler.h"
 #include "grammar/language.h"
 #include "grammar/regex_parser.h"
 #include "grammar/schema_compiler.h"
@@ -39,7 +40,8 @@ bool may_be_empty(const GrammarSource& source) {
     return language.ok() && language->accepts("");
   }
   return std::holds_alternative<AnyText>(source.what) ||
-         std::holds_alternative<TaggedArguments>(source.what);
+         std::holds_alternative<TaggedArguments>(source.what) ||
+         std::holds_alternative<GbnfText>(source.what);
 }
 
 class SourceCompiler {
@@ -102,6 +104,10 @@ class SourceCompiler {
 
   Status emit_one(const TaggedArguments& arguments, StateId from, StateId to, int /*depth*/) {
     return emit_tagged(builder_, arguments, from, to);
+  }
+
+  Status emit_one(const GbnfText& gbnf, StateId from, StateId to, int /*depth*/) {
+    return emit_gbnf(builder_, gbnf.text, from, to);
   }
 
   Status emit_one(const Concatenation& sequence, StateId from, StateId to, int depth) {

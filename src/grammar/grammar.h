@@ -50,6 +50,9 @@ struct TaggedArguments {
   std::string text_end;
   std::vector<std::string> texts;
 };
+struct GbnfText {  // a grammar in llama.cpp's GBNF; "root" is the answer (gbnf_parser.h)
+  std::string text;
+};
 struct Concatenation {
   std::vector<GrammarSource> parts;
 };
@@ -62,8 +65,8 @@ struct Repeat {
   int most = -1;  // -1: unbounded
 };
 struct GrammarSource {
-  std::variant<LiteralText, AnyText, RegexPattern, JsonSchema, TaggedArguments, Concatenation,
-               Choice, Repeat>
+  std::variant<LiteralText, AnyText, RegexPattern, JsonSchema, TaggedArguments, GbnfText,
+               Concatenation, Choice, Repeat>
       what;
 };
 

@@ -1,7 +1,9 @@
 #include "http/client_connection.h"
 
-#include <boost/asio/connect.hpp>
-#include <boost/asio/ssl/host_name_verification.hpp>
+#include <openssl/ssl.h>
+#include <openssl/x509_vfy.h>
+
+#include <boost/asio/error.hpp>
 #include <boost/asio/write.hpp>
 #include <utility>
 
@@ -36,13 +38,36 @@ Result<ssl::context> make_client_tls(const ClientTls& options) {
 
 ClientConnection::ClientConnection(asio::io_context& io) : plain_(io) {}
 
-asio::awaitable<error_code> ClientConnection::connect(const Endpoints& endpoints) {
-  const auto [refused, endpoint] = co_await asio::async_connect(plain_, endpoints, kResume);
-  error_code ignored;
-  if (!refused) {
-    plain_.set_option(tcp::no_delay(true), ignored);
+asio::awaitable<error_code> ClientConnection::connect(const Endpoints& endpoints,
+                                                      std::chrono::nanoseconds patience) {
+  error_code result = asio::error::host_not_found;
+  asio::steady_timer timer(plain_.get_executor());
+  for (const auto& entry : endpoints) {
+    if (closed_) {
+      co_return asio::error::operation_aborted;
+    }
+    error_code ignored;
+    plain_.close(ignored);
+    // The handler outlives neither the timer nor this coroutine: destroying the timer cancels it,
+    // and what was queued before finds the flag.
+    const auto waits = std::make_shared<bool>(true);
+    timer.expires_after(patience / static_cast<std::int64_t>(endpoints.size()));
+    timer.async_wait([this, waits](const error_code& cancelled) {
+      if (!cancelled && *waits) {
+        error_code failed;
+        plain_.close(failed);
+      }
+    });
+    const auto [failed] = co_await plain_.async_connect(entry.endpoint(), kResume);
+    *waits = false;
+    const bool late = failed == asio::error::operation_aborted && !closed_;
+    result = late ? error_code(asio::error::timed_out) : failed;
+    if (!result) {
+      plain_.set_option(tcp::no_delay(true), ignored);
+      break;
+    }
   }
-  co_return refused;
+  co_return result;
 }
 
 asio::awaitable<error_code> ClientConnection::start_tls(ssl::context& tls,
@@ -50,12 +75,20 @@ asio::awaitable<error_code> ClientConnection::start_tls(ssl::context& tls,
   secure_.emplace(plain_, tls);
   error_code failed;
   asio::ip::make_address(host, failed);
+  SSL* const tls_handle = secure_->native_handle();
   if (failed) {  // `host` is a name, not an address
-    SSL_set_tlsext_host_name(secure_->native_handle(), host.c_str());
+    SSL_set_tlsext_host_name(tls_handle, host.c_str());
+    SSL_set_hostflags(tls_handle, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    SSL_set1_host(tls_handle, host.c_str());
+  } else {
+    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls_handle), host.c_str());
   }
-  secure_->set_verify_callback(ssl::host_name_verification(host), failed);
   const auto [refused] = co_await secure_->async_handshake(ssl::stream_base::client, kResume);
   co_return refused;
+}
+
+long ClientConnection::certificate_error() {
+  return secure_ ? SSL_get_verify_result(secure_->native_handle()) : X509_V_OK;
 }
 
 asio::awaitable<error_code> ClientConnection::write(std::string_view bytes) {
@@ -80,6 +113,7 @@ asio::awaitable<ClientConnection::Read> ClientConnection::read_some() {
 
 void ClientConnection::close() {
   error_code ignored;
+  closed_ = true;
   plain_.close(ignored);
 }
 

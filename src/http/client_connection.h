@@ -32,11 +32,16 @@ class ClientConnection {
 
   explicit ClientConnection(boost::asio::io_context& io);
 
-  boost::asio::awaitable<boost::system::error_code> connect(const Endpoints& endpoints);
+  // Tries the addresses one after the other, each for an equal part of `patience`, so that one
+  // that does not answer leaves time for the others.
+  boost::asio::awaitable<boost::system::error_code> connect(const Endpoints& endpoints,
+                                                            std::chrono::nanoseconds patience);
   // Begins TLS on the open connection and checks that the certificate is of `host`. The context
   // must outlive the connection.
   boost::asio::awaitable<boost::system::error_code> start_tls(boost::asio::ssl::context& tls,
                                                               const std::string& host);
+  // Returns what OpenSSL found wrong with the server's certificate: X509_V_OK or X509_V_ERR_*.
+  long certificate_error();
   boost::asio::awaitable<boost::system::error_code> write(std::string_view bytes);
   // Bytes that were received. The next read overwrites them.
   struct Read {
@@ -48,6 +53,7 @@ class ClientConnection {
 
  private:
   boost::asio::ip::tcp::socket plain_;
+  bool closed_ = false;
   std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> secure_;
   std::array<char, 16384> buffer_;
 };

@@ -261,6 +261,12 @@ Result<std::vector<std::string>> needed_files(const ModelName& name,
     }
     return needed_gguf({.repo = name.repo, .file = models.front()}, paths);
   }
+  if (!has_tokenizer(paths)) {
+    return make_error(ErrorCode::kNotFound,
+                      "{} has no tokenizer (tokenizer.json, tokenizer.model, or vocab.json with "
+                      "merges.txt): choose a repository that has one",
+                      name.repo);
+  }
   Paths needed = texts_in(paths);
   needed.insert(needed.end(), weights.begin(), weights.end());
   return needed;

@@ -67,6 +67,9 @@ TEST(NeededFiles, ARepositoryWithoutAModelIsAnError) {
             Paths{"a/b has no config.json with *.safetensors and no GGUF: its weights are pickles, "
                   "which can run code and are not read"});
   EXPECT_EQ(needed("", {}), Paths{"a/b has no config.json with *.safetensors and no GGUF"});
+  EXPECT_EQ(needed("", {"config.json", "model.safetensors", "vocab.json"}),
+            Paths{"a/b has no tokenizer (tokenizer.json, tokenizer.model, or vocab.json with "
+                  "merges.txt): choose a repository that has one"});
 }
 
 class SnapshotTest : public testing::Test {

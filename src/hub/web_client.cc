@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509_vfy.h>
 
 #include <algorithm>
 #include <boost/asio/error.hpp>
 #include <boost/asio/ssl/error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <memory>
 #include <optional>
 
 #include "http/resume.h"
@@ -29,18 +32,64 @@ Error unreachable(const WebUrl& url, std::string_view why) {
   return make_error(ErrorCode::kUnavailable, "{}: {}", url.host_header, why);
 }
 
-// Says whether another try may help: not if the server's certificate is refused.
-Error failed_handshake(const WebUrl& url, const error_code& why) {
+// Says whether another try may help: not if the server's certificate is refused. `certificate` is
+// what is wrong with it.
+Error failed_handshake(const WebUrl& url, const error_code& why, long certificate) {
   const bool untrusted =
       why.category() == asio::error::get_ssl_category() &&
       ERR_GET_REASON(static_cast<unsigned long>(why.value())) == SSL_R_CERTIFICATE_VERIFY_FAILED;
   if (!untrusted) {
     return unreachable(url, why.message());
   }
-  return make_error(ErrorCode::kInvalidArgument,
-                    "{}: its certificate is not trusted: SSL_CERT_FILE can name a PEM file with "
-                    "the authorities to trust",
-                    url.host_header);
+  const auto refused = [&](std::string_view what) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: its certificate {}", url.host_header, what);
+  };
+  switch (certificate) {
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+    case X509_V_ERR_IP_ADDRESS_MISMATCH:
+      return refused(fmt::format(
+          "does not name {}: check the URL, or what answers in this host's place", url.host));
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+      return refused("has expired, by the clock of this machine: check that clock");
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+      return refused("is not valid yet, by the clock of this machine: check that clock");
+    default:
+      return refused(
+          fmt::format("is not trusted ({}): SSL_CERT_FILE can name a PEM file with the "
+                      "authorities to trust",
+                      X509_verify_cert_error_string(certificate)));
+  }
+}
+
+// Resolves a name within `patience`. The system's resolver cannot be stopped: an answer that comes
+// later is dropped.
+asio::awaitable<Result<tcp::resolver::results_type>> resolve(asio::io_context& io,
+                                                             const WebUrl& peer,
+                                                             std::chrono::seconds patience) {
+  struct Answer {
+    bool done = false;
+    error_code failed;
+    tcp::resolver::results_type endpoints;
+  };
+  const auto answer = std::make_shared<Answer>();
+  const auto timer = std::make_shared<asio::steady_timer>(io, patience);
+  const auto resolver = std::make_shared<tcp::resolver>(io);
+  resolver->async_resolve(
+      peer.host, peer.port,
+      [answer, timer, resolver](const error_code& failed, tcp::resolver::results_type endpoints) {
+        *answer = {true, failed, std::move(endpoints)};
+        timer->cancel();
+      });
+  co_await timer->async_wait(kResume);
+  if (!answer->done) {
+    co_return unreachable(peer, fmt::format("its address was not found within {} s: check the "
+                                            "name servers of this machine",
+                                            patience.count()));
+  }
+  if (answer->failed) {
+    co_return unreachable(peer, "its address cannot be found: " + answer->failed.message());
+  }
+  co_return answer->endpoints;
 }
 
 // The request in bytes. A proxy for plain http gets the whole URL.
@@ -108,13 +157,17 @@ asio::awaitable<Result<WebAnswer>> WebClient::exchange(const WebRequest& request
   if (!proxy.ok()) {
     co_return proxy.error();
   }
+  const auto endpoints = co_await resolve(io_, *proxy ? (*proxy)->url : url, patience_);
+  if (!endpoints.ok()) {
+    co_return endpoints.error();
+  }
   if (closed_) {
     co_return unreachable(url, "the client is closed");
   }
   const ConnectionPtr connection = std::make_shared<ClientConnection>(io_);
   ConnectionDeadline deadline(io_, patience_, connection);
   open_.insert(connection);
-  Status sent = co_await open(connection, url, *proxy);
+  Status sent = co_await open(connection, *endpoints, url, *proxy);
   deadline.restart(patience_);
   if (sent.ok()) {
     const std::string text = request_text(request, url, *proxy);
@@ -136,15 +189,11 @@ asio::awaitable<Result<WebAnswer>> WebClient::exchange(const WebRequest& request
   co_return answer;
 }
 
-asio::awaitable<Status> WebClient::open(const ConnectionPtr& connection, const WebUrl& url,
-                                        const std::optional<Proxy>& proxy) {
+asio::awaitable<Status> WebClient::open(const ConnectionPtr& connection,
+                                        const ClientConnection::Endpoints& endpoints,
+                                        const WebUrl& url, const std::optional<Proxy>& proxy) {
   const WebUrl& peer = proxy ? proxy->url : url;
-  tcp::resolver resolver(io_);
-  const auto [unknown, endpoints] = co_await resolver.async_resolve(peer.host, peer.port, kResume);
-  if (unknown) {
-    co_return unreachable(peer, "its address cannot be found: " + unknown.message());
-  }
-  if (const error_code refused = co_await connection->connect(endpoints)) {
+  if (const error_code refused = co_await connection->connect(endpoints, patience_)) {
     co_return unreachable(peer, refused.message());
   }
   if (!url.tls) {
@@ -157,7 +206,7 @@ asio::awaitable<Status> WebClient::open(const ConnectionPtr& connection, const W
     }
   }
   if (const error_code refused = co_await connection->start_tls(tls_, url.host)) {
-    co_return failed_handshake(url, refused);
+    co_return failed_handshake(url, refused, connection->certificate_error());
   }
   co_return Status();
 }

@@ -61,8 +61,9 @@ class WebClient {
 
   boost::asio::awaitable<Result<WebAnswer>> exchange(const WebRequest& request, const WebUrl& url,
                                                      const BodySink& sink);
-  boost::asio::awaitable<Status> open(const ConnectionPtr& connection, const WebUrl& url,
-                                      const std::optional<Proxy>& proxy);
+  boost::asio::awaitable<Status> open(const ConnectionPtr& connection,
+                                      const ClientConnection::Endpoints& endpoints,
+                                      const WebUrl& url, const std::optional<Proxy>& proxy);
   boost::asio::awaitable<Status> tunnel(const ConnectionPtr& connection, const WebUrl& url,
                                         const Proxy& proxy);
   boost::asio::awaitable<Result<WebAnswer>> receive(const ConnectionPtr& connection,

@@ -189,7 +189,8 @@ TimeNs LoadGenerator::Impl::now() const {
 asio::awaitable<std::optional<LoadGenerator::Impl::Failure>> LoadGenerator::Impl::open(
     ClientConnection& connection, const ServerAddress& server,
     const ClientConnection::Endpoints& endpoints) {
-  if (const error_code refused = co_await connection.connect(endpoints)) {
+  if (const error_code refused =
+          co_await connection.connect(endpoints, std::chrono::nanoseconds(options_.timeout_ns))) {
     co_return Failure{Outcome::kConnectError, refused.message()};
   }
   if (server.tls) {

@@ -97,14 +97,15 @@ Result<FoundTensor> find_packed_tensor(const WeightFiles& weights, const std::st
   return found;
 }
 
-// Finds GPTQ's g_idx, which names the group of each input. Returns null if groups are consecutive
-// inputs.
+// Finds GPTQ's g_idx, or weight_g_idx, which names the group of each input. Returns null if groups
+// are consecutive inputs.
 Result<const std::byte*> find_group_index(const WeightFiles& weights, const std::string& stem,
                                           const PackedCodes& packed) {
-  if (packed.how.packing != CodePacking::kGptq || !weights.has(stem + ".g_idx")) {
+  const std::string ending = packed.how.packing == CodePacking::kRows ? "weight_g_idx" : "g_idx";
+  if (packed.how.packing == CodePacking::kAwq || !weights.has(fmt::format("{}.{}", stem, ending))) {
     return nullptr;
   }
-  const auto found = find_packed_tensor(weights, stem, {"g_idx", "I32", {packed.inputs}});
+  const auto found = find_packed_tensor(weights, stem, {ending, "I32", {packed.inputs}});
   if (!found) {
     return found.error();
   }
@@ -114,13 +115,90 @@ Result<const std::byte*> find_group_index(const WeightFiles& weights, const std:
     std::memcpy(&group, found->bytes.data() + input * std::int64_t{sizeof(group)}, sizeof(group));
     if (group < 0 || group >= packed.how.groups(packed.inputs)) {
       return make_error(ErrorCode::kCorrupt,
-                        "{}: tensor {}.g_idx puts input {} into group {} of {}: the file is "
+                        "{}: tensor {}.{} puts input {} into group {} of {}: the file is "
                         "damaged, download it again",
-                        *found->file, stem, input, group, packed.how.groups(packed.inputs));
+                        *found->file, stem, ending, input, group, packed.how.groups(packed.inputs));
     }
     in_order = in_order && group == input / packed.how.group_of(packed.inputs);
   }
   return in_order ? nullptr : found->bytes.data();
+}
+
+// Returns the scales of a matrix that is stored row after row, and their type.
+Result<FoundTensor> find_row_scales(const WeightFiles& weights, const std::string& stem,
+                                    const PackedCodes& packed) {
+  const bool inverse = weights.has(stem + ".weight_scale_inv");  // a factor, whatever its name says
+  const std::string ending = inverse ? "weight_scale_inv" : "weight_scale";
+  Result<FoundTensor> found = weights.find(fmt::format("{}.{}", stem, ending));
+  if (!found) {
+    return found;
+  }
+  const std::int64_t rows = packed.how.scale_rows(packed.rows);
+  const std::int64_t groups = packed.how.groups(packed.inputs);
+  // One scale may have no dimension, and one for each row may have one dimension.
+  std::vector<std::int64_t> shape = found->shape;
+  if (shape.size() < 2) {
+    shape = {shape.empty() ? 1 : shape[0], 1};
+  }
+  if (!found->type || shape != std::vector<std::int64_t>{rows, groups}) {
+    return make_error(ErrorCode::kCorrupt,
+                      "{}: tensor {}.{} is {} of shape [{}] where the config needs floats of [{}, "
+                      "{}]: config and weights are not of the same model",
+                      *found->file, stem, ending, found->type_name, fmt::join(found->shape, ", "),
+                      rows, groups);
+  }
+  return found;
+}
+
+// Finds a matrix whose codes are stored row after row. A matrix without scales is a plain one.
+Result<std::optional<PackedCodes>> find_row_codes(const WeightFiles& weights,
+                                                  const WeightQuantization& how,
+                                                  const std::string& stem,
+                                                  const NeededTensor& need) {
+  const bool in_words = how.packing == CodePacking::kRows;
+  if (!weights.has(stem + ".weight_scale") && !weights.has(stem + ".weight_scale_inv")) {
+    return std::optional<PackedCodes>();
+  }
+  if (in_words && (need.columns * how.bits % 32 != 0)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{}: tensor {}.weight_packed: rows of {} codes of {} bits do not fill 32-bit "
+                      "words",
+                      weights.name, stem, need.columns, how.bits);
+  }
+  PackedCodes packed{.how = how, .rows = need.rows, .inputs = need.columns};
+  const std::string_view type = in_words                              ? "I32"
+                                : how.packing == CodePacking::kSigned ? "I8"
+                                                                      : "F8_E4M3";
+  const auto codes =
+      find_packed_tensor(weights, stem,
+                         {in_words ? "weight_packed" : "weight",
+                          type,
+                          {need.rows, in_words ? need.columns * how.bits / 32 : need.columns}});
+  if (!codes) {
+    return codes.error();
+  }
+  const auto scales = find_row_scales(weights, stem, packed);
+  if (!scales) {
+    return scales.error();
+  }
+  packed.codes = codes->bytes.data();
+  packed.scales = scales->bytes.data();
+  packed.scale_type = *scales->type;
+  if (in_words && weights.has(stem + ".weight_zero_point")) {
+    const auto zeros = find_packed_tensor(
+        weights, stem,
+        {"weight_zero_point", "I32", {need.rows * how.bits / 32, how.groups(need.columns)}});
+    if (!zeros) {
+      return zeros.error();
+    }
+    packed.zeros = zeros->bytes.data();
+  }
+  const auto index = find_group_index(weights, stem, packed);
+  if (!index) {
+    return index.error();
+  }
+  packed.group_index = *index;
+  return std::optional(packed);
 }
 
 // Finds a packed matrix: the file has a ".qweight" in place of the ".weight".
@@ -128,6 +206,9 @@ Result<std::optional<PackedCodes>> find_packed(const WeightFiles& weights,
                                                const WeightQuantization& how,
                                                const std::string& name, const NeededTensor& need) {
   const std::string stem = name.substr(0, name.rfind('.'));
+  if (how.row_after_row()) {
+    return find_row_codes(weights, how, stem, need);
+  }
   if (!weights.has(stem + ".qweight")) {
     return std::optional<PackedCodes>();
   }
@@ -265,7 +346,9 @@ Result<std::unique_ptr<Checkpoint>> assemble(HfConfig config, WeightFiles weight
   contents.spec.output_bias = weights.has(tensor_name(layout.names, TensorRole::kOutputBias, 0));
   // Some tied checkpoints say that they are not tied; a missing LM head shows that they are. Of two
   // equal tensors the file may hold either.
-  const bool packed_output = weights.has(output.substr(0, output.rfind('.')) + ".qweight");
+  const std::string output_stem = output.substr(0, output.rfind('.'));
+  const bool packed_output =
+      weights.has(output_stem + ".qweight") || weights.has(output_stem + ".weight_packed");
   contents.spec.tied_embeddings |= !weights.has(output) && !packed_output;
   const bool renamed = contents.spec.tied_embeddings && !weights.has(embedding);
   FindPacked packed;

@@ -106,8 +106,20 @@ Result<StoredTensor> accept(const NeededTensor& need, const RowPlace& place, boo
 
 // Returns "AWQ w4 g128", for people.
 std::string type_name(const PackedCodes& packed) {
-  return fmt::format("{} w{} g{}", packed.how.packing == CodePacking::kAwq ? "AWQ" : "GPTQ",
-                     packed.how.bits, packed.how.group_of(packed.inputs));
+  const std::int64_t group = packed.how.group_of(packed.inputs);
+  switch (packed.how.packing) {
+    case CodePacking::kAwq:
+      return fmt::format("AWQ w{} g{}", packed.how.bits, group);
+    case CodePacking::kGptq:
+      return fmt::format("GPTQ w{} g{}", packed.how.bits, group);
+    case CodePacking::kRows:
+      return fmt::format("compressed-tensors w{} g{}", packed.how.bits, group);
+    case CodePacking::kSigned:
+      return "compressed-tensors int8";
+    case CodePacking::kFloat8:
+      return "FP8 rounded to w8";
+  }
+  return {};
 }
 
 bool is_layer_matrix(const NeededTensor& need) {
@@ -120,6 +132,9 @@ std::optional<QuantFormat> kept_format(const StoredTensor& tensor) {
     return code_format(tensor.type);
   }
   const PackedCodes& packed = *tensor.packed;
+  if (packed.how.packing == CodePacking::kFloat8) {
+    return std::nullopt;
+  }
   const std::int64_t group = std::min<std::int64_t>(packed.how.group_of(packed.inputs), 256);
   const QuantFormat format{.bits = packed.how.bits, .group = static_cast<int>(group)};
   return packed.group_index == nullptr && validate(format).ok() ? std::optional(format)

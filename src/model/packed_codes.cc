@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "device/cpu/f16.h"
@@ -51,6 +52,13 @@ std::uint32_t awq_at(const std::byte* words, std::int64_t first_word, std::int64
 
 int zero_of(const PackedCodes& packed, std::int64_t group, std::int64_t row) {
   const int bits = packed.how.bits;
+  if (packed.zeros == nullptr) {
+    return 1 << (bits - 1);
+  }
+  if (packed.how.packing == CodePacking::kRows) {
+    const std::byte* column = packed.zeros + group * std::int64_t{sizeof(std::uint32_t)};
+    return static_cast<int>(bits_at(column, packed.how.groups(packed.inputs), row * bits, bits));
+  }
   if (packed.how.packing == CodePacking::kAwq) {
     return static_cast<int>(awq_at(packed.zeros, group * (packed.rows / 8), row));
   }
@@ -60,9 +68,21 @@ int zero_of(const PackedCodes& packed, std::int64_t group, std::int64_t row) {
   return static_cast<int>((stored + (packed.how.zeros_less_one ? 1U : 0U)) & ((1U << bits) - 1U));
 }
 
+// Returns a code as an unsigned integer, or the bits of a float.
 std::uint32_t code_of(const PackedCodes& packed, std::int64_t input, std::int64_t row) {
-  if (packed.how.packing == CodePacking::kAwq) {
-    return awq_at(packed.codes, input * (packed.rows / 8), row);
+  switch (packed.how.packing) {
+    case CodePacking::kAwq:
+      return awq_at(packed.codes, input * (packed.rows / 8), row);
+    case CodePacking::kRows: {
+      const std::byte* words = packed.codes + row * packed.inputs * packed.how.bits / 8;
+      return bits_at(words, 1, input * packed.how.bits, packed.how.bits);
+    }
+    case CodePacking::kSigned:
+      return std::to_integer<std::uint32_t>(packed.codes[row * packed.inputs + input]) ^ 0x80U;
+    case CodePacking::kFloat8:
+      return std::to_integer<std::uint32_t>(packed.codes[row * packed.inputs + input]);
+    case CodePacking::kGptq:
+      break;
   }
   const std::byte* column = packed.codes + row * std::int64_t{sizeof(std::uint32_t)};
   return bits_at(column, packed.rows, input * packed.how.bits, packed.how.bits);
@@ -72,13 +92,58 @@ std::uint32_t code_of(const PackedCodes& packed, std::int64_t input, std::int64_
 void read_scales(const PackedCodes& packed, std::int64_t group, std::int64_t row,
                  std::int64_t count, float* out) {
   const std::int64_t bytes = block_format(packed.scale_type).bytes;
-  dequantize(packed.scale_type, packed.scales + (group * packed.rows + row) * bytes, count, out);
+  if (!packed.how.row_after_row()) {
+    return dequantize(packed.scale_type, packed.scales + (group * packed.rows + row) * bytes, count,
+                      out);
+  }
+  const std::int64_t block = packed.how.row_block == 0 ? packed.rows : packed.how.row_block;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t at = (row + i) / block * packed.how.groups(packed.inputs) + group;
+    dequantize(packed.scale_type, packed.scales + at * bytes, 1, out + i);
+  }
+}
+
+// Reads rows that are stored one after the other.
+void dequantize_rows_of(const PackedCodes& packed, std::int64_t row, std::int64_t count,
+                        float* out) {
+  const std::int64_t groups = packed.how.groups(packed.inputs);
+  const bool floats = packed.how.packing == CodePacking::kFloat8;
+  std::vector<float> scales(static_cast<std::size_t>(groups));
+  std::vector<int> zeros(scales.size());
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t group = 0; group < groups; ++group) {
+      const auto at = static_cast<std::size_t>(group);
+      read_scales(packed, group, row + i, 1, &scales[at]);
+      zeros[at] = zero_of(packed, group, row + i);
+    }
+    for (std::int64_t input = 0; input < packed.inputs; ++input) {
+      const std::int64_t group = packed.group_index != nullptr
+                                     ? word_at(packed.group_index, input)
+                                     : input / packed.how.group_of(packed.inputs);
+      const auto at = static_cast<std::size_t>(group);
+      const std::uint32_t code = code_of(packed, input, row + i);
+      out[i * packed.inputs + input] =
+          scales[at] * (floats ? float8_value(static_cast<std::uint8_t>(code))
+                               : static_cast<float>(static_cast<int>(code) - zeros[at]));
+    }
+  }
 }
 
 }  // namespace
 
+float float8_value(std::uint8_t code) {
+  const int exponent = code >> 3 & 15;
+  const int mantissa = code & 7;
+  const float magnitude = (code & 0x7f) == 0x7f ? std::numeric_limits<float>::quiet_NaN()
+                          : exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return code < 0x80 ? magnitude : -magnitude;
+}
+
 Result<PackedShape> packed_shape(const WeightQuantization& how, std::int64_t rows,
                                  std::int64_t inputs) {
+  check(!how.row_after_row(), "a matrix that is stored row after row has its own shape");
   if (how.packing == CodePacking::kAwq) {
     if (how.bits != 4 || rows % 8 != 0) {
       return make_error(ErrorCode::kUnsupported,
@@ -99,8 +164,12 @@ std::optional<QuantFormat> code_format(const PackedCodes& packed) {
   QuantFormat format{.bits = packed.how.bits, .group = 0, .symmetric = true};
   const std::int64_t group = packed.how.group_of(packed.inputs);
   format.group = group > 128 ? 0 : static_cast<int>(group);
-  if (packed.group_index != nullptr || !validate(format).ok()) {
+  const bool integers = packed.how.packing != CodePacking::kFloat8;
+  if (!integers || packed.group_index != nullptr || !validate(format).ok()) {
     return std::nullopt;
+  }
+  if (packed.zeros == nullptr) {
+    return format;
   }
   for (std::int64_t g = 0; g < packed.how.groups(packed.inputs) && format.symmetric; ++g) {
     for (std::int64_t row = 0; row < packed.rows && format.symmetric; ++row) {
@@ -134,6 +203,9 @@ void read_codes(const PackedCodes& packed, std::int64_t row, std::int64_t count,
 
 void dequantize(const PackedCodes& packed, std::int64_t row, std::int64_t count, float* out) {
   check(row >= 0 && count >= 0 && row <= packed.rows - count, "rows are inside the matrix");
+  if (packed.how.row_after_row()) {
+    return dequantize_rows_of(packed, row, count, out);
+  }
   const std::int64_t groups = packed.how.groups(packed.inputs);
   const auto some = static_cast<std::size_t>(count);
   std::vector<float> scales(static_cast<std::size_t>(groups) * some);

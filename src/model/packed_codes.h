@@ -12,13 +12,20 @@
 
 namespace protean {
 
-// The two ways Hugging Face checkpoints pack a matrix's integers into 32-bit words:
+// The ways Hugging Face checkpoints store a matrix's codes. Two pack them into 32-bit words across
+// rows:
 //   kAwq   qweight [inputs][rows / 8] and qzeros [groups][rows / 8]: 4-bit codes of 8 rows a word,
 //          in the order 0 2 4 6 1 3 5 7 ("GEMM" version)
 //   kGptq  qweight [inputs * bits / 32][rows]: each row's codes one after the other, lowest bits
 //          first, across words; qzeros [groups][rows * bits / 32] likewise along the rows
-// with scales [groups][rows] in both. A weight is scale * (code - zero).
-enum class CodePacking : std::uint8_t { kAwq, kGptq };
+// with scales [groups][rows] in both. The others store row after row, with scales [rows /
+// row_block] [groups]:
+//   kRows    weight_packed [rows][inputs * bits / 32], lowest bits first, and zeros [rows * bits /
+//            32][groups] likewise along the rows, or none (compressed-tensors, pack-quantized)
+//   kSigned  8-bit integers from -128 to 127, without zeros (int-quantized)
+//   kFloat8  8-bit floats E4M3, without zeros (fp8 and float-quantized)
+// A weight is scale * (code - zero). Codes are unsigned; without zeros, zero is their middle.
+enum class CodePacking : std::uint8_t { kAwq, kGptq, kRows, kSigned, kFloat8 };
 
 // config.json's "quantization_config".
 struct WeightQuantization {
@@ -26,15 +33,22 @@ struct WeightQuantization {
   int bits = 4;
   std::int64_t group = 128;     // 0: all inputs of a row share a scale
   bool zeros_less_one = false;  // GPTQ before its second version stores zero points minus one
+  std::int64_t row_block = 1;   // rows that share scales if stored row after row; 0: all
 
+  bool row_after_row() const {
+    return packing != CodePacking::kAwq && packing != CodePacking::kGptq;
+  }
+  std::int64_t scale_rows(std::int64_t rows) const {
+    return row_block == 0 ? 1 : (rows + row_block - 1) / row_block;
+  }
   std::int64_t group_of(std::int64_t inputs) const { return group == 0 ? inputs : group; }
   std::int64_t groups(std::int64_t inputs) const {
     return (inputs + group_of(inputs) - 1) / group_of(inputs);
   }
 };
 
-// The sizes of a packed matrix's tensors in 32-bit words. packed_shape() fails and names the tensor
-// if a matrix of these sizes cannot be packed.
+// The sizes of a matrix's tensors in 32-bit words if it is packed across rows. packed_shape() fails
+// and names the tensor if a matrix of these sizes cannot be packed.
 struct PackedShape {
   std::int64_t code_rows = 0;
   std::int64_t code_columns = 0;
@@ -49,10 +63,11 @@ struct PackedCodes {
   std::int64_t rows = 0;
   std::int64_t inputs = 0;
   const std::byte* codes = nullptr;
-  const std::byte* zeros = nullptr;
+  const std::byte* zeros = nullptr;  // null: the middle of the codes
   const std::byte* scales = nullptr;
   TensorType scale_type = TensorType::kF16;
-  // GPTQ's g_idx [inputs] as i32, each below groups(); null if groups are consecutive inputs.
+  // GPTQ's g_idx or weight_g_idx [inputs] as i32, each below groups(); null if groups are
+  // consecutive inputs.
   const std::byte* group_index = nullptr;
 };
 
@@ -65,7 +80,11 @@ void read_codes(const PackedCodes& packed, std::int64_t row, std::int64_t count,
                 const CodeRun& out);
 void dequantize(const PackedCodes& packed, std::int64_t row, std::int64_t count, float* out);
 
-// The tensors of a quantised matrix as a file stores them, with scales in f16, little-endian.
+// Returns the value of a float of 8 bits, E4M3 without infinities.
+float float8_value(std::uint8_t code);
+
+// The tensors of a quantised matrix as a file stores them across rows, with scales in f16,
+// little-endian.
 struct PackedBytes {
   std::vector<std::uint32_t> codes;
   std::vector<std::uint32_t> zeros;

@@ -1,5 +1,5 @@
 // Any bytes are either refused as the weights of a quantised model or can be read in full. The
-// first byte chooses the packing, AWQ or GPTQ.
+// first byte chooses the packing.
 
 #include <algorithm>
 #include <cstdint>
@@ -25,6 +25,16 @@ HfConfig small_config(std::uint8_t choice) {
                  .attention = {.heads = 2, .kv_heads = 2, .head_dim = 16}};
   constexpr int kBits[] = {2, 3, 4, 8};
   constexpr std::int64_t kGroups[] = {0, 1, 7, 32};
+  if (choice >= 192) {  // row after row
+    constexpr CodePacking kRowPackings[] = {CodePacking::kRows, CodePacking::kSigned,
+                                            CodePacking::kFloat8};
+    const CodePacking packing = kRowPackings[choice % 3];
+    config.quantization = {.packing = packing,
+                           .bits = packing == CodePacking::kRows && choice % 2 == 0 ? 4 : 8,
+                           .group = kGroups[choice / 8 % 4],
+                           .row_block = choice / 4 % 2 == 0 ? 1 : 5};
+    return config;
+  }
   const bool awq = choice % 2 == 1;
   config.quantization = {.packing = awq ? CodePacking::kAwq : CodePacking::kGptq,
                          .bits = awq ? 4 : kBits[choice / 2 % 4],

@@ -82,10 +82,30 @@ class Hasher {
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
 
-std::uint64_t body_hash(std::span<const std::byte> body) {
+// Calls `visit(chunk, offset)` for each chunk until it fails or `pace` says stop.
+template <class Visit>
+Status visit_chunks(std::span<const std::byte> bytes, const Pace& pace, Visit visit) {
+  for (std::int64_t at = 0; at < std::ssize(bytes); at += kChunkBytes) {
+    const std::int64_t count = std::min(kChunkBytes, std::ssize(bytes) - at);
+    const auto chunk = bytes.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
+    if (const Status done = visit(chunk, at); !done) {
+      return done;
+    }
+    if (pace && !pace(count)) {
+      return make_error(ErrorCode::kUnavailable, "it was called off");
+    }
+  }
+  return {};
+}
+
+Result<std::uint64_t> body_hash(std::span<const std::byte> body, const Pace& pace) {
   Hasher hasher;
-  hasher.add(body);
-  return hasher.digest().low64;
+  const Status hashed =
+      visit_chunks(body, pace, [&](std::span<const std::byte> chunk, std::int64_t) {
+        hasher.add(chunk);
+        return Status();
+      });
+  return hashed ? Result<std::uint64_t>(hasher.digest().low64) : hashed.error();
 }
 
 // Returns the number of bytes read, which is less than asked for at the end of the file.
@@ -110,8 +130,7 @@ Result<std::int64_t> read_at(const FileDescriptor& file, std::span<std::byte> ou
 
 Status write_all(int file, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written =
-        ::write(file, bytes.data(), std::min<std::size_t>(bytes.size(), 64 * kMiB));
+    const ssize_t written = ::write(file, bytes.data(), bytes.size());
     if (written < 0 && errno != EINTR) {
       return make_error(ErrorCode::kExhausted, "{}", std::strerror(errno));
     }
@@ -355,7 +374,8 @@ Result<VariantHeader> VariantHeader::parse(std::span<const std::byte> bytes) {
   return header;
 }
 
-Status write_whole(const fs::path& path, std::initializer_list<std::span<const std::byte>> pieces) {
+Status write_whole(const fs::path& path, std::initializer_list<std::span<const std::byte>> pieces,
+                   const Pace& pace) {
   const auto failed = [&](const Error& error) {
     return make_error(error.code, "cannot write {}: {}", path.string(), error.message);
   };
@@ -363,8 +383,17 @@ Status write_whole(const fs::path& path, std::initializer_list<std::span<const s
   if (!file) {
     return failed(file.error());
   }
+  std::int64_t begun = 0;  // bytes that the disk has begun to write
   for (const std::span<const std::byte> piece : pieces) {
-    if (const Status written = write_all(file->get(), piece); !written) {
+    const Status written =
+        visit_chunks(piece, pace, [&](std::span<const std::byte> chunk, std::int64_t) {
+          const Status chunk_written = write_all(file->get(), chunk);
+          // Else the thread would wait for the whole file at the end.
+          (void)::sync_file_range(file->get(), begun, std::ssize(chunk), SYNC_FILE_RANGE_WRITE);
+          begun += std::ssize(chunk);
+          return chunk_written;
+        });
+    if (!written) {
       return failed(written.error());
     }
   }
@@ -375,13 +404,16 @@ Status write_whole(const fs::path& path, std::initializer_list<std::span<const s
 }
 
 Status write_variant(const fs::path& path, const ModelIdentity& model,
-                     const ComponentVariant& which, std::span<const std::byte> body) {
-  const VariantHeader header{.model = model,
-                             .which = which,
-                             .body_bytes = std::ssize(body),
-                             .body_checksum = body_hash(body)};
+                     const ComponentVariant& which, std::span<const std::byte> body,
+                     const Pace& pace) {
+  const Result<std::uint64_t> checksum = body_hash(body, pace);
+  if (!checksum) {
+    return checksum.error();
+  }
+  const VariantHeader header{
+      .model = model, .which = which, .body_bytes = std::ssize(body), .body_checksum = *checksum};
   const auto bytes = header.encode();
-  return write_whole(path, {bytes, body});
+  return write_whole(path, {bytes, body}, pace);
 }
 
 Status read_variant(const fs::path& path, const ModelIdentity& model, const ComponentVariant& which,

@@ -43,13 +43,14 @@ struct VariantHeader {
 };
 
 // Writes a file atomically: it exists whole or not at all, even if several processes write it.
-// Returns once the file is on disk.
+// Returns once the file is on disk. Fails with kUnavailable if `pace` says stop.
 Status write_whole(const std::filesystem::path& path,
-                   std::initializer_list<std::span<const std::byte>> pieces);
+                   std::initializer_list<std::span<const std::byte>> pieces, const Pace& pace = {});
 
-// Writes a component of a model with its header, atomically.
+// Writes a component of a model with its header, atomically, chunk by chunk with `pace` between.
 Status write_variant(const std::filesystem::path& path, const ModelIdentity& model,
-                     const ComponentVariant& which, std::span<const std::byte> body);
+                     const ComponentVariant& which, std::span<const std::byte> body,
+                     const Pace& pace = {});
 
 // Reads the weights into `body`, chunk by chunk with `pace` between, and verifies their checksum.
 // Fails with kNotFound if there is no file, with kCorrupt if it is not exactly this variant of this

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -62,15 +65,33 @@ Precision stored_embeddings_precision(Precision layers) {
 class FolderLock {
  public:
   explicit FolderLock(const fs::path& folder)
-      : file_(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    if (file_.valid()) {
-      (void)::flock(file_.get(), LOCK_EX);
-    }
+      : file_(::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {}
+
+  // Returns false if another process has the lock.
+  bool try_lock() const {
+    return !file_.valid() || ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   }
 
  private:
   FileDescriptor file_;
 };
+
+// Waits until `try_lock` succeeds. Returns false if `pace` says stop.
+template <class TryLock>
+bool wait_for(const TryLock& try_lock, const Pace& pace) {
+  constexpr std::chrono::milliseconds kAskAgain(5);
+  while (!try_lock()) {
+    if (pace && !pace(0)) {
+      return false;
+    }
+    std::this_thread::sleep_for(kAskAgain);
+  }
+  return true;
+}
+
+Error called_off() {
+  return make_error(ErrorCode::kUnavailable, "packing was called off");
+}
 
 }  // namespace
 
@@ -192,13 +213,15 @@ fs::path VariantStore::file_of(const ComponentVariant& which) const {
 }
 
 Status VariantStore::pack(const ComponentVariant& which, std::byte* memory, const Pace& pace) {
+  ++readers_;
   const std::lock_guard lock(packing_);
+  --readers_;
   return load_component(*sources_.at(which.precision).checkpoint, which, memory, pace);
 }
 
 void VariantStore::keep(const ComponentVariant& which, std::span<const std::byte> body) {
   const fs::path path = file_of(which);
-  if (path.empty() || !why_not_kept().empty()) {
+  if (path.empty() || !why_not_kept().empty() || is_planned(which)) {
     return;
   }
   const Status written = write_variant(path, sources_.at(which.precision).identity, which, body);
@@ -207,8 +230,13 @@ void VariantStore::keep(const ComponentVariant& which, std::span<const std::byte
   }
 }
 
+bool VariantStore::is_planned(const ComponentVariant& which) const {
+  const std::lock_guard lock(keeping_);
+  return std::find(planned_.begin(), planned_.end(), which) != planned_.end();
+}
+
 std::string VariantStore::remark_on(const ComponentVariant& which, const Status& read) const {
-  if (!is_kept(which)) {
+  if (!is_kept(which) || is_planned(which)) {
     return {};
   }
   const std::string why = why_not_kept();
@@ -253,6 +281,9 @@ Status VariantStore::pack_one(const ComponentVariant& which, const Pace& pace) {
     return {};
   }
   const FolderLock lock(path.parent_path());
+  if (!wait_for([&] { return lock.try_lock(); }, pace)) {
+    return called_off();
+  }
   if (check_variant(path, identity, which, size(which))) {  // another process has packed it
     return {};
   }
@@ -260,12 +291,20 @@ Status VariantStore::pack_one(const ComponentVariant& which, const Pace& pace) {
   if (!memory) {
     return memory.error();
   }
-  if (Status packed = pack(which, memory->data(), pace); !packed) {
-    return packed;
+  {
+    std::unique_lock reading(packing_, std::defer_lock);
+    if (!wait_for([&] { return reading.try_lock(); }, pace)) {
+      return called_off();
+    }
+    const Status packed =
+        load_component(*sources_.at(which.precision).checkpoint, which, memory->data(), pace);
+    if (!packed) {
+      return packed;
+    }
   }
   Status written = write_variant(path, identity, which,
-                                 {memory->data(), static_cast<std::size_t>(memory->bytes())});
-  if (!written) {
+                                 {memory->data(), static_cast<std::size_t>(memory->bytes())}, pace);
+  if (!written && written.error().code != ErrorCode::kUnavailable) {
     keep_no_more(written.error().message);
   }
   return written;
@@ -292,10 +331,12 @@ std::vector<ComponentVariant> VariantStore::variants_at(Precision precision) con
   return variants_of(swap_targets(spec_.layers, false), precision);
 }
 
-std::vector<ComponentVariant> VariantStore::kept_variants() const {
+// An empty order is front to back.
+std::vector<ComponentVariant> VariantStore::kept_variants(std::span<const SwapTarget> order) const {
   std::vector<ComponentVariant> variants;
   for (const Precision precision : options_.precisions) {
-    for (const ComponentVariant& more : variants_at(precision)) {
+    for (const ComponentVariant& more :
+         order.empty() ? variants_at(precision) : variants_of(order, precision)) {
       if (std::find(variants.begin(), variants.end(), more) ==
           variants.end()) {  // several precisions share embeddings
         variants.push_back(more);
@@ -322,14 +363,20 @@ std::int64_t VariantStore::bytes_at(Precision precision) const {
   return bytes;
 }
 
-// Makes room for the variants that are missing.
-void VariantStore::make_room() const {
-  std::int64_t wanted_bytes = 0;
-  for (const ComponentVariant& which : kept_variants()) {
+// Returns the variants whose files are missing or have a wrong header.
+std::vector<ComponentVariant> VariantStore::missing(std::span<const SwapTarget> order) const {
+  std::vector<ComponentVariant> missing = kept_variants(order);
+  std::erase_if(missing, [this](const ComponentVariant& which) {
     const ModelIdentity& identity = sources_.at(which.precision).identity;
-    if (!check_variant(file_of(which), identity, which, size(which))) {
-      wanted_bytes += VariantHeader::kBytes + size(which);
-    }
+    return check_variant(file_of(which), identity, which, size(which)).ok();
+  });
+  return missing;
+}
+
+void VariantStore::make_room(std::span<const ComponentVariant> missing) const {
+  std::int64_t wanted_bytes = 0;
+  for (const ComponentVariant& which : missing) {
+    wanted_bytes += VariantHeader::kBytes + size(which);
   }
   const CacheTrim trim = trim_cache(options_.directory, options_.most_bytes - wanted_bytes);
   const std::int64_t all_bytes = trim.kept_bytes + wanted_bytes;
@@ -344,17 +391,49 @@ void VariantStore::make_room() const {
   }
 }
 
-Status VariantStore::pack_missing(const Progress& progress, const Pace& pace) {
-  const std::vector<ComponentVariant> wanted = kept_variants();
-  for (const ComponentVariant& which : wanted) {
-    if (file_of(which).empty()) {
-      return make_error(ErrorCode::kExhausted, "there is no folder to keep packed weights in");
-    }
+Status VariantStore::check_folders() const {
+  const std::vector<ComponentVariant> kept = kept_variants({});
+  return std::any_of(kept.begin(), kept.end(),
+                     [this](const ComponentVariant& which) { return file_of(which).empty(); })
+             ? make_error(ErrorCode::kExhausted, "there is no folder to keep packed weights in")
+             : Status();
+}
+
+Result<std::vector<ComponentVariant>> VariantStore::plan_packing(
+    std::span<const SwapTarget> order) {
+  if (const Status folders = check_folders(); !folders) {
+    return folders.error();
   }
-  make_room();
+  std::vector<ComponentVariant> planned = missing(order);
+  make_room(planned);
+  const std::lock_guard lock(keeping_);
+  planned_ = planned;
+  return planned;
+}
+
+Status VariantStore::pack_planned(const ComponentVariant& which, const Pace& pace) {
+  Status packed = pack_one(which, [&](std::int64_t bytes) { return readers_ == 0 && pace(bytes); });
+  if (packed) {
+    const std::lock_guard lock(keeping_);
+    std::erase(planned_, which);
+  }
+  return packed;
+}
+
+void VariantStore::end_packing() {
+  const std::lock_guard lock(keeping_);
+  planned_.clear();
+}
+
+Status VariantStore::pack_missing(const Progress& progress) {
+  if (Status folders = check_folders(); !folders) {
+    return folders;
+  }
+  make_room(missing({}));
+  const std::vector<ComponentVariant> wanted = kept_variants({});
   std::int64_t done = 0;
   for (const ComponentVariant& which : wanted) {
-    if (Status packed = pack_one(which, pace); !packed) {
+    if (Status packed = pack_one(which, {}); !packed) {
       return packed;
     }
     if (progress) {

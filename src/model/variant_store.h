@@ -30,8 +30,9 @@ struct VariantSource {
 
 struct VariantStoreOptions {
   std::filesystem::path directory;  // empty: default_variant_directory()
+  // Kept on disk, and packed in this order.
   std::vector<Precision> precisions = {Precision::kBf16, Precision::kW8, Precision::kW4,
-                                       Precision::kW3};  // kept on disk
+                                       Precision::kW3};
   // Limit for the packed weights of all models. Weights of models not in use are removed to keep
   // it.
   std::int64_t most_bytes = 64 * kGiB;
@@ -47,7 +48,8 @@ std::filesystem::path default_variant_directory();
 // own, so damage or a full disk costs one variant, and any number of processes may read and pack. A
 // variant that disk cannot give is packed from the checkpoint: a cache that is missing, damaged or
 // not writable costs time and a warning, never an answer. Any thread may call. While the store
-// works it needs the checkpoints alone, because one thread at a time may read them.
+// works it needs the checkpoints alone, because one thread at a time may read them: who packs what
+// a plan names makes way for who reads.
 class VariantStore {
  public:
   // Packs precisions in `sources`, such as copies made by `protean quantize`, from those sources,
@@ -64,7 +66,8 @@ class VariantStore {
 
   // Fills 64-byte-aligned memory of size(asked), paced. Fails with kUnavailable if `pace` says
   // stop, and otherwise only if neither the file nor the checkpoint can be read. If a variant that
-  // should be on disk was missing or damaged, writes the reason to `remark` unless it is null.
+  // should be on disk was missing or damaged, writes the reason to `remark` unless it is null. A
+  // variant that is planned to be packed is not expected on disk, and packing alone puts it there.
   Status read(const ComponentVariant& asked, std::span<std::byte> memory, const Pace& pace = {},
               std::string* remark = nullptr);
 
@@ -76,9 +79,19 @@ class VariantStore {
   std::int64_t bytes_at(Precision precision) const;  // of all layers and their embeddings
 
   // Makes room and packs variants whose files are missing or have a wrong header. If nothing can be
-  // kept on disk, fails; read() then packs on demand. Fails with kUnavailable if `pace` says stop.
+  // kept on disk, fails; read() then packs on demand.
   using Progress = std::function<void(std::int64_t done, std::int64_t total)>;  // in components
-  Status pack_missing(const Progress& progress = {}, const Pace& pace = {});
+  Status pack_missing(const Progress& progress = {});
+
+  // The same in pieces, for a thread that has other tasks too. plan_packing() makes room and
+  // returns the variants to pack, those of each precision in `order`; pack_planned() packs one of
+  // them, or finds that another process has. It fails with kUnavailable if `pace` says stop or
+  // another thread wants to read a checkpoint, and may then be called again. end_packing() gives up
+  // the rest of the plan.
+  Result<std::vector<ComponentVariant>> plan_packing(std::span<const SwapTarget> order);
+  Status pack_planned(const ComponentVariant& which, const Pace& pace);
+  void end_packing();
+  std::int64_t kept_count() const { return std::ssize(kept_variants({})); }  // planned or on disk
 
   // The folder of the model's own variants, which also holds its profiles; empty if nothing can be
   // kept.
@@ -104,27 +117,32 @@ class VariantStore {
   Status add_source(Precision precision, const VariantSource& source);
   std::shared_ptr<const CacheFolder> folder_of(const ModelIdentity& model);
   bool is_kept(const ComponentVariant& which) const;
-  std::vector<ComponentVariant> kept_variants() const;
+  std::vector<ComponentVariant> kept_variants(std::span<const SwapTarget> order) const;
+  std::vector<ComponentVariant> missing(std::span<const SwapTarget> order) const;
   std::vector<ComponentVariant> variants_at(Precision precision) const;
   // Returns the variants of these targets, and of the embeddings for such layers.
   std::vector<ComponentVariant> variants_of(std::span<const SwapTarget> targets,
                                             Precision precision) const;
   std::string why_not_kept() const;
   void keep_no_more(const std::string& why);
-  void make_room() const;
+  void make_room(std::span<const ComponentVariant> missing) const;
+  bool is_planned(const ComponentVariant& which) const;
   std::filesystem::path file_of(const ComponentVariant& which) const;  // empty: not kept
   Status pack(const ComponentVariant& which, std::byte* memory, const Pace& pace);
   void keep(const ComponentVariant& which, std::span<const std::byte> body);
   std::string remark_on(const ComponentVariant& which, const Status& read) const;
   Status pack_one(const ComponentVariant& which, const Pace& pace);
+  Status check_folders() const;
 
   const ModelSpec spec_;
   const VariantStoreOptions options_;
   ModelIdentity model_;
   std::map<Precision, Source> sources_;
-  std::mutex packing_;          // checkpoints are read by one thread at a time
-  mutable std::mutex keeping_;  // guards why_not_kept_
-  std::string why_not_kept_;    // empty: packed variants are kept
+  std::mutex packing_;                     // checkpoints are read by one thread at a time
+  std::atomic<int> readers_ = 0;           // threads that wait for that, other than pack_planned()
+  mutable std::mutex keeping_;             // guards the two members below
+  std::string why_not_kept_;               // empty: packed variants are kept
+  std::vector<ComponentVariant> planned_;  // not packed yet
   std::atomic<std::int64_t> packed_on_demand_ = 0;
   std::atomic<std::int64_t> damaged_found_ = 0;
 };

@@ -1,6 +1,8 @@
 #include "model/variant_store.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -299,6 +301,77 @@ TEST_F(VariantStoreTest, ARemarkSaysWhyAHalfWasPackedOnDemand) {
                                     {.directory = cache_.path() / "file" / "below"});
   ASSERT_TRUE(nowhere.ok());
   EXPECT_NE(remark_of(**nowhere).find("no folder for packed weights"), std::string::npos);
+}
+
+constexpr auto kGoOn = [](std::int64_t) { return true; };
+
+TEST_F(VariantStoreTest, APlanNamesWhatIsMissingInItsOrderAndIsPackedInPieces) {
+  const ComponentVariant there = {1, Component::kMlp, Precision::kW8};
+  expect_right(*open(), there);
+  const auto store = open();
+  const std::vector<SwapTarget> order = {{1}, {0}};
+  const auto plan = store->plan_packing(order);
+  ASSERT_TRUE(plan.ok());
+  ASSERT_EQ(std::ssize(*plan), store->kept_count() - 1);
+  EXPECT_EQ(plan->front(), (ComponentVariant{1, Component::kAttention, Precision::kBf16}));
+  EXPECT_EQ(std::count(plan->begin(), plan->end(), there), 0);
+  // What is planned is not expected on disk, and read without putting it there.
+  const ComponentVariant which = {0, Component::kMlp, Precision::kW4};
+  std::string remark;
+  const Memory memory(store->size(which));
+  ASSERT_TRUE(store->read(which, memory.bytes(), {}, &remark).ok());
+  EXPECT_EQ(remark, "");
+  EXPECT_FALSE(fs::exists(file_of(which)));
+  // It stops at any place and leaves nothing unfinished.
+  int stops = 0;
+  for (Status packed = make_error(ErrorCode::kUnavailable, "not yet"); !packed; ++stops) {
+    ASSERT_EQ(packed.error().code, ErrorCode::kUnavailable);
+    ASSERT_FALSE(fs::exists(file_of(which)));
+    int calls = 0;
+    packed = store->pack_planned(which, [&](std::int64_t) { return calls++ < 8 * stops; });
+    EXPECT_EQ(unfinished(store->model_directory()), 0);
+  }
+  EXPECT_GT(stops, 2);
+  expect_right(*store, which);
+  fs::remove(file_of(which));
+  ASSERT_TRUE(store->read(which, memory.bytes(), {}, &remark).ok());
+  EXPECT_NE(remark.find("No such file"), std::string::npos) << "it was there";
+  // A plan that ends leaves the rest to swaps, as if there had been none.
+  store->end_packing();
+  expect_right(*store, {1, Component::kMlp, Precision::kW3});
+  EXPECT_TRUE(fs::exists(file_of({1, Component::kMlp, Precision::kW3})));
+}
+
+TEST_F(VariantStoreTest, PackingWaitsForNeitherAnotherProcessNorAReader) {
+  const auto store = open();
+  ASSERT_TRUE(store->plan_packing({}).ok());
+  const fs::path lock = store->model_directory() / "lock";
+  const FileDescriptor other(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  const ComponentVariant which = {0, Component::kMlp, Precision::kW4};
+  int calls = 0;
+  const Status waited = store->pack_planned(which, [&](std::int64_t) { return ++calls < 3; });
+  ASSERT_FALSE(waited.ok());
+  EXPECT_EQ(waited.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(calls, 3) << "it asks again and again";
+  ASSERT_EQ(::flock(other.get(), LOCK_UN), 0);
+  // A thread that reads from the checkpoint meanwhile is let in: packing makes way.
+  std::thread reader;
+  const ComponentVariant wanted = {1, Component::kAttention, Precision::kW4};
+  const Memory memory(store->size(wanted));
+  Status read;
+  const Status packed = store->pack_planned(which, [&](std::int64_t) {
+    if (!reader.joinable()) {
+      reader = std::thread([&] { read = store->read(wanted, memory.bytes()); });
+    }
+    std::this_thread::yield();
+    return true;
+  });
+  reader.join();
+  EXPECT_TRUE(read.ok());
+  EXPECT_TRUE(packed.ok() || packed.error().code == ErrorCode::kUnavailable);
+  EXPECT_TRUE(store->pack_planned(which, kGoOn).ok());
+  expect_right(*store, which);
 }
 
 // Writers run concurrently with a process that removes unfinished files; no file of a live writer

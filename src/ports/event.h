@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -61,12 +62,16 @@ struct WantGroups {
   std::uint64_t wish_id = 0;
   GroupWish wish;
 };
+// Variants were packed in the background, or that ended. Concerns all replicas.
+struct VariantsPacked {
+  std::shared_ptr<const Packing> packing;
+};
 struct Tick {};  // time has passed: the engine checks deadlines
 
 struct Event {
   TimeNs at_ns = 0;
   std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, BlocksCopied, WantForm,
-               WantMigration, WantGroups, Tick>
+               WantMigration, WantGroups, VariantsPacked, Tick>
       what;
   // The replica whose executor reports, or of which an operator asks something. The fleet chooses
   // the replica of the other events.

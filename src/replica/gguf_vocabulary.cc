@@ -54,11 +54,14 @@ Result<Vocabulary> gguf_vocabulary(const GgufFile& file) {
     vocabulary.kind = Vocabulary::Kind::kByteLevelBpe;
   } else if (model == "llama") {
     vocabulary.kind = Vocabulary::Kind::kSentencePiece;
+  } else if (model == "t5") {
+    vocabulary.kind = Vocabulary::Kind::kUnigram;
   } else if (!reader.error()) {
-    return make_error(ErrorCode::kUnsupported,
-                      "{}: tokenizer.ggml.model is '{}', not llama or gpt2: use a file with one of "
-                      "these tokenizers",
-                      file.name(), model);
+    return make_error(
+        ErrorCode::kUnsupported,
+        "{}: tokenizer.ggml.model is '{}', not llama, gpt2 or t5: use a file with one of "
+        "these tokenizers",
+        file.name(), model);
   }
   vocabulary.tokens = reader.take(file.strings("tokenizer.ggml.tokens"));
   vocabulary.scores = reader.take(file.floats("tokenizer.ggml.scores"));
@@ -83,6 +86,11 @@ Result<Vocabulary> gguf_vocabulary(const GgufFile& file) {
   vocabulary.add_bos = reader.boolean("tokenizer.ggml.add_bos_token", usually_bos);
   vocabulary.add_eos = reader.boolean("tokenizer.ggml.add_eos_token", false);
   vocabulary.add_space_prefix = reader.boolean("tokenizer.ggml.add_space_prefix", true);
+  vocabulary.squeeze_spaces = reader.boolean("tokenizer.ggml.remove_extra_whitespaces", false);
+  for (const std::int64_t byte :
+       reader.take(file.integers("tokenizer.ggml.precompiled_charsmap"))) {
+    vocabulary.charsmap += static_cast<char>(byte);
+  }
   if (reader.error()) {
     return *reader.error();
   }
@@ -99,6 +107,22 @@ Result<ChatFiles> gguf_chat_files(const GgufFile& file, const Tokenizer& tokeniz
   chat.bos_token = tokenizer.bos() >= 0 ? tokenizer.token_text(tokenizer.bos()) : "";
   chat.eos_token = tokenizer.eos() >= 0 ? tokenizer.token_text(tokenizer.eos()) : "";
   return chat;
+}
+
+Result<InfillTokens> gguf_infill_tokens(const GgufFile& file, const Tokenizer& tokenizer) {
+  MetadataReader reader(file);
+  const auto vocab = static_cast<std::size_t>(tokenizer.vocab_size());
+  const auto read = [&](const char* key) { return reader.token(key, vocab); };
+  const InfillTokens named{.prefix = read("tokenizer.ggml.fim_pre_token_id"),
+                           .suffix = read("tokenizer.ggml.fim_suf_token_id"),
+                           .middle = read("tokenizer.ggml.fim_mid_token_id"),
+                           .repository = read("tokenizer.ggml.fim_rep_token_id"),
+                           .file = read("tokenizer.ggml.fim_sep_token_id"),
+                           .pad = read("tokenizer.ggml.fim_pad_token_id")};
+  if (reader.error()) {
+    return *reader.error();
+  }
+  return named.complete() ? named : find_infill_tokens(tokenizer);
 }
 
 }  // namespace protean

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 struct Texts {
   std::unique_ptr<Tokenizer> tokenizer;
+  InfillTokens infill;
   ChatFiles chat;
 };
 
@@ -38,7 +39,11 @@ Result<Texts> texts_of_gguf(const fs::path& path) {
   if (!chat.ok()) {
     return chat.error();
   }
-  return Texts{*std::move(tokenizer), *std::move(chat)};
+  const auto infill = gguf_infill_tokens(*file, **tokenizer);
+  if (!infill.ok()) {
+    return infill.error();
+  }
+  return Texts{*std::move(tokenizer), *infill, *std::move(chat)};
 }
 
 Result<Texts> texts_of_directory(const fs::path& path) {
@@ -50,7 +55,8 @@ Result<Texts> texts_of_directory(const fs::path& path) {
   if (!chat.ok()) {
     return chat.error();
   }
-  return Texts{*std::move(tokenizer), *std::move(chat)};
+  const InfillTokens infill = find_infill_tokens(**tokenizer);
+  return Texts{*std::move(tokenizer), infill, *std::move(chat)};
 }
 
 Result<std::string> read_text(const std::string& path) {
@@ -133,6 +139,7 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
   return ModelFiles{.name = options.name.empty() ? model_name_at(path) : options.name,
                     .checkpoint = *std::move(checkpoint),
                     .tokenizer = std::move(texts->tokenizer),
+                    .infill = texts->infill,
                     .chat = std::move(texts->chat),
                     .chat_template = *std::move(chat_template),
                     .generation = std::move(generation)};

@@ -7,6 +7,7 @@
 #include "chat/chat_template.h"
 #include "model/checkpoint.h"
 #include "replica/model_options.h"
+#include "tokenizer/infill_tokens.h"
 #include "tokenizer/tokenizer.h"
 
 namespace protean {
@@ -16,6 +17,7 @@ struct ModelFiles {
   std::string name;  // as the user gave it, or that of the path (model_name_at)
   std::shared_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Tokenizer> tokenizer;
+  InfillTokens infill;
   ChatFiles chat;  // with the source of the template in use; empty when ChatML stands in
   ChatTemplate chat_template;
   GenerationDefaults generation;  // of the checkpoint; the tokenizer's EOS is added to its stops

@@ -11,6 +11,7 @@
 #include "device/cpu/seat.h"
 #include "host/machine.h"
 #include "replica/model_options.h"
+#include "replica/variant_packing.h"
 #include "terminal/progress.h"
 
 namespace protean {
@@ -34,11 +35,19 @@ int steps_in_flight(const Form& form) {
 
 // Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
 // pipeline take about equal times.
-StepBalance balance_of(const ModelSpec& spec) {
+StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
+  const std::string& by = options.model.microbatches;
+  if (by == "tokens") {
+    return {};
+  }
   const AttentionSpec& attention = spec.attention;
   const double q = static_cast<double>(attention.heads) * attention.head_dim;
   const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
-  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn), .per_position = 2 * q};
+  const StepCost cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec);
+  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn),
+          .per_position = 2 * q,
+          .least_tokens =
+              by == "lookahead" ? efficient_tokens(cost, options.sizing.step_precision) : 0};
 }
 
 }  // namespace
@@ -49,16 +58,6 @@ ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
     std::string remark;
     const Status read = variants->read(which, memory, pace, &remark);
     return read ? Result<std::string>(std::move(remark)) : read.error();
-  };
-}
-
-std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
-                                                    std::vector<SwapTarget> order,
-                                                    Precision precision) {
-  return [variants = std::move(variants), order = std::move(order), precision,
-          next = std::size_t{0}](const Pace& pace) mutable {
-    const bool has_room = free_memory_bytes() >= 2 * variants->bytes_at(precision);
-    return has_room && variants->read_ahead(order, precision, next, pace);
   };
 }
 
@@ -79,7 +78,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .max_model_len = sizing.max_model_len,
                         .prefix_caching = model.prefix_caching,
                         .steps_in_flight = steps_in_flight(sizing.form),
-                        .balance = balance_of(spec)},
+                        .balance = balance_of(options, spec)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
           .step_cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec),
@@ -106,28 +105,23 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   return config;
 }
 
-namespace {
-
-// The components that a group's devices hold otherwise after one step. KV of this many layers moves
-// in a few milliseconds (docs/measured.md), less than most steps take.
-constexpr int kHoldsAtOnce = 8;
-
-// Replicas that share a fabric can become groups.
-GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
+std::optional<GroupConfig> group_config(const ReplicaOptions& options, const ModelSpec& spec) {
+  // The components that a group's devices hold otherwise after one step. KV of this many layers
+  // moves in a few milliseconds (docs/measured.md), less than most steps take.
+  constexpr int kHoldsAtOnce = 8;
   if (!may_join(options)) {
-    return {};
+    return std::nullopt;
   }
-  return {.devices = &workers,
-          .spec = spec,
-          .budget = options.sizing.budget,
-          .form = options.sizing.form,
-          .wide_engine =
-              [options, spec](const Form& form) { return wide_engine_config(options, spec, form); },
-          .scale = options.scale,
-          .drop = options.drop};
+  return GroupConfig{
+      .spec = spec,
+      .budget = options.sizing.budget,
+      .form = options.sizing.form,
+      .wide_engine = [options,
+                      spec](const Form& form) { return wide_engine_config(options, spec, form); },
+      .steps_at_once = kHoldsAtOnce,
+      .scale = options.scale,
+      .drop = options.drop};
 }
-
-}  // namespace
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   const Form& form = options.sizing.form;
@@ -194,10 +188,6 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
   if (options.morph) {
     worker.pages = sizing.budget;
     worker.read_component = read_from(options.variants);
-    const FormBounds& bounds = options.morph->bounds;
-    if (options.morph->mode != MorphMode::kOff && bounds.ladder.size() > 1) {
-      worker.read_ahead = read_ahead_of(options.variants, order_of(bounds), bounds.ladder[1]);
-    }
   }
   // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
   for (const CpuShare& cpus : shares) {
@@ -248,6 +238,24 @@ void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMov
   });
 }
 
+namespace {
+
+// Returns the work of packing variants, which is null if no policy has layers swapped. Must be
+// called before the weights are loaded, which then does not put them into the cache on the way.
+BackgroundTask pack_in_background(const ReplicaOptions& options, Inbox& inbox) {
+  if (!options.morph || options.morph->mode == MorphMode::kOff) {
+    return nullptr;
+  }
+  const FormBounds& bounds = options.morph->bounds;
+  return prepare_variants(
+      {options.variants, order_of(bounds), bounds.ladder}, [&inbox](Packing packing) {
+        VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
+        inbox.push({steady_now_ns(), std::move(packed), {}});
+      });
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
                                                   const Checkpoint& checkpoint, Inbox& inbox,
                                                   TokenSink& sink) {
@@ -255,6 +263,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   if (!fabric.ok()) {
     return fabric.error();
   }
+  BackgroundTask packing = pack_in_background(options, inbox);
   auto workers = std::make_unique<Workers>(inbox);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, inbox);
@@ -263,16 +272,30 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
     }
     workers->add(*std::move(worker));
   }
+  if (packing) {
+    workers->in_background(std::move(packing));
+  }
   return std::unique_ptr<Replicas>(
       new Replicas(options, checkpoint.spec(), std::move(workers), inbox, sink));
 }
+
+namespace {
+
+// Workers that share a fabric can become groups.
+GroupConfig groups_of(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
+  GroupConfig groups = group_config(options, spec).value_or(GroupConfig());
+  groups.devices = may_join(options) ? &workers : nullptr;
+  return groups;
+}
+
+}  // namespace
 
 Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
       fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
-             group_config(options, spec, *workers_)) {
+             groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

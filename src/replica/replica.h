@@ -50,18 +50,15 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
 EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& spec,
                                 const Form& form);
 
+// Returns how such replicas become groups, without the devices; nothing if they may not be joined.
+std::optional<GroupConfig> group_config(const ReplicaOptions& options, const ModelSpec& spec);
+
 // Returns what a fingerprint of the replica's model has to know: every precision that its layers
 // have or may be lowered to.
 FingerprintOptions fingerprint_options(const ReplicaOptions& options);
 
 // Returns a function that reads parts of a model from the store. It returns the store's remark.
 ReadComponent read_from(std::shared_ptr<VariantStore> variants);
-
-// Returns a function that reads ahead the variants that layers are lowered to first, in `order`. It
-// reads nothing if less than twice their size is free, so that it evicts no page in use.
-std::function<bool(const Pace& pace)> read_ahead_of(std::shared_ptr<const VariantStore> variants,
-                                                    std::vector<SwapTarget> order,
-                                                    Precision precision);
 
 // The workers of a fleet, whose events go into the inbox. They can be joined if they have a fabric.
 class Workers final : public KvExchange, public DeviceGroups {
@@ -71,6 +68,7 @@ class Workers final : public KvExchange, public DeviceGroups {
   ~Workers() override;
 
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
+  void in_background(BackgroundTask work) { workers_.front()->in_background(std::move(work)); }
   std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 
@@ -97,7 +95,8 @@ class Workers final : public KvExchange, public DeviceGroups {
 // the running steps.
 class Replicas {
  public:
-  // Loads the replicas one after the other.
+  // Loads the replicas one after the other. If a policy may lower layers, variants that the cache
+  // lacks are packed in the background from then on.
   static Result<std::unique_ptr<Replicas>> start(const ReplicaOptions& options,
                                                  const Checkpoint& checkpoint, Inbox& inbox,
                                                  TokenSink& sink);

@@ -107,7 +107,7 @@ std::string size_flag(std::int64_t bytes) {
 
 // Memory of the fullest device that is not KV cache.
 struct FixedMemory {
-  std::int64_t weights = 0;  // including the reserve for variants
+  std::int64_t weights = 0;
   std::int64_t activations = 0;
 };
 
@@ -136,6 +136,29 @@ std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
     pages = std::max(pages, kv_pages_on(spec, form, device, page_bytes));
   }
   return pages * page_bytes;
+}
+
+// Returns the precisions that halves of layers may have: the highest first, the others unsorted.
+std::vector<Precision> ladder_from(const Form& start, const ModelOptions& options) {
+  std::vector<Precision> ladder = {highest_precision(start)};
+  for (const Precision precision : kPrecisions) {  // that an operator may restore a half to
+    if (!options.ladder.empty() && precision != ladder.front() && layers_at(start, precision) > 0) {
+      ladder.push_back(precision);
+    }
+  }
+  ladder.insert(ladder.end(), options.ladder.begin(), options.ladder.end());
+  return ladder;
+}
+
+// Returns the KV bytes with which a form can change: KV lends the first swap its pages and keeps a
+// block.
+std::int64_t least_kv_to_lend(const ModelOptions& options, const ModelSpec& spec, Form form,
+                              std::int64_t page_bytes) {
+  form.kv.blocks = 1;
+  const std::int64_t one_block =
+      form_pages(spec, form, page_bytes) - weight_pages(spec, form, page_bytes);
+  return page_bytes * (one_block + reserve_pages(spec, ladder_from(form, options), page_bytes,
+                                                 share_of(form, form.group.front())));
 }
 
 // Returns the bytes of activations on the device that has most, and of its mailbox, with a slot for
@@ -223,18 +246,6 @@ Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, 
   return full_bytes < static_cast<double>(most) ? static_cast<std::int64_t>(full_bytes) : most;
 }
 
-// Returns the precisions that halves of layers may have: the highest first, the others unsorted.
-std::vector<Precision> ladder_from(const Form& start, const ModelOptions& options) {
-  std::vector<Precision> ladder = {highest_precision(start)};
-  for (const Precision precision : kPrecisions) {  // that an operator may restore a half to
-    if (!options.ladder.empty() && precision != ladder.front() && layers_at(start, precision) > 0) {
-      ladder.push_back(precision);
-    }
-  }
-  ladder.insert(ladder.end(), options.ladder.begin(), options.ladder.end());
-  return ladder;
-}
-
 // Returns the KV blocks that fit if every layer is at its lowest precision.
 std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
                                std::span<const Precision> ladder) {
@@ -285,24 +296,26 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
                                      static_cast<double>(weight_bytes(spec, form)) + full_bytes);
   const std::int64_t page_bytes = page_bytes_for(
       spec, form.shards, std::ssize(sizing.devices) * static_cast<std::int64_t>(most_bytes));
-  const std::int64_t reserve = reserve_pages(spec, ladder_from(form, options), page_bytes,
-                                             share_of(form, form.group.front()));
-  const std::int64_t weights = weight_pages(spec, form, page_bytes) + reserve;
+  const std::int64_t weights = weight_pages(spec, form, page_bytes);
   const FixedMemory fixed{weights * page_bytes,
                           step_activation_bytes(spec, form, options.max_num_batched_tokens)};
   const std::int64_t room = device_bytes - fixed.activations - fixed.weights;
-  const std::int64_t least_kv = least_kv_bytes(options, spec, sizing, page_bytes);
-  if (options.ladder.empty() ? room < least_kv : room <= 0) {
+  const std::int64_t least_kv = options.ladder.empty()
+                                    ? least_kv_bytes(options, spec, sizing, page_bytes)
+                                    : least_kv_to_lend(options, spec, form, page_bytes);
+  if (room < least_kv) {
     return too_little_memory(options, spec, form, fixed, {device_bytes, least_kv});
   }
   const auto budget = kv_budget(options, *asked, room, full_bytes);
   if (!budget.ok()) {
     return budget.error();
   }
-  const std::int64_t pages = std::min(ceil_div(*budget, page_bytes), room / page_bytes);
-  sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages, .reserve = reserve};
+  const std::int64_t least_bytes = options.ladder.empty() ? 0 : least_kv;
+  const std::int64_t pages =
+      std::min(ceil_div(std::max(*budget, least_bytes), page_bytes), room / page_bytes);
+  sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages};
   sizing.device_bytes = sizing.budget.pages * page_bytes + fixed.activations;
-  const std::int64_t fitting = kv_blocks_beside(spec, form, weights + pages - reserve, page_bytes);
+  const std::int64_t fitting = kv_blocks_beside(spec, form, weights + pages, page_bytes);
   // A form that can change starts with all blocks that fit, since it returns to this form.
   kv.blocks =
       std::min({options.ladder.empty() ? *budget / block_bytes : fitting, fitting, kMostBlocks});

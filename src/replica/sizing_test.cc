@@ -196,32 +196,58 @@ TEST(Sizing, EachRemedyForTooLittleDeviceMemoryWorks) {
   EXPECT_GT(fewer_tokens, 0);
 }
 
-TEST(Sizing, LayersThatMayBeLoweredLeaveRoomForAVariantAndAllowLongerSequences) {
+// Returns the pages that KV can lend if it keeps a block.
+std::int64_t pages_to_lend(const Sizing& sizing, const ModelSpec& spec) {
+  Form one = sizing.form;
+  one.kv.blocks = 1;
+  return sizing.budget.pages - form_pages(spec, one, sizing.budget.page_bytes);
+}
+
+// No page is kept free for swaps.
+TEST(Sizing, AFormThatMayChangeHasTheBlocksOfOneThatDoesNotAndLendsThemToSwaps) {
+  const ModelSpec spec = spec_of_1k_context();
+  int both = 0;
+  for (int kib = 8 * 1024; kib < 40 * 1024; kib += 611) {
+    ModelOptions options{.device_memory = fmt::format("{}KiB", kib)};
+    const auto fixed = choose_sizing(options, spec, kMachine);
+    options.ladder = {Precision::kW8, Precision::kW4};
+    const auto sizing = choose_sizing(options, spec, kMachine);
+    if (!sizing.ok()) {
+      continue;
+    }
+    ++both;
+    ASSERT_TRUE(fixed.ok());
+    EXPECT_EQ(sizing->form.kv.blocks, fixed->form.kv.blocks) << kib;
+    EXPECT_EQ(sizing->budget.reserve, 0);
+    EXPECT_GE(pages_to_lend(*sizing, spec),
+              component_pages(spec, Component::kMlp, Precision::kW8, sizing->budget.page_bytes));
+  }
+  EXPECT_GT(both, 20);
+}
+
+TEST(Sizing, LayersThatMayBeLoweredAllowLongerSequences) {
   const ModelSpec spec = spec_of_1k_context();
   const auto fixed = choose_sizing({.device_memory = "13MiB"}, spec, kMachine);
   const auto sizing = choose_sizing(
       {.device_memory = "13MiB", .ladder = {Precision::kW8, Precision::kW4}}, spec, kMachine);
   ASSERT_TRUE(fixed.ok() && sizing.ok());
   const PageBudget& budget = sizing->budget;
-  EXPECT_GE(budget.reserve,
-            component_pages(spec, Component::kMlp, Precision::kW8, budget.page_bytes));
-  EXPECT_LT(sizing->form.kv.blocks, fixed->form.kv.blocks);
   EXPECT_GT(sizing->largest_kv_blocks, fixed->form.kv.blocks);
   Form lowest = sizing->form;
   lowest.layer_precision.assign(4, {Precision::kW4, Precision::kW4});
   lowest.embeddings = Precision::kW8;
   lowest.kv.blocks = sizing->largest_kv_blocks;
-  EXPECT_LE(form_pages(spec, lowest, budget.page_bytes) + budget.reserve, budget.pages);
+  EXPECT_LE(form_pages(spec, lowest, budget.page_bytes), budget.pages);
   for (const std::string kv : {"auto", "1MiB"}) {
     const auto begun =
         choose_sizing({.kv_cache_memory = kv, .device_memory = "13MiB", .ladder = {Precision::kW8}},
                       spec, kMachine);
     ASSERT_TRUE(begun.ok()) << begun.error().message;
     const std::int64_t page_bytes = begun->budget.page_bytes;
-    EXPECT_EQ(begun->form.kv.blocks, kv_blocks_in(spec, begun->form.kv,
-                                                  begun->budget.pages - begun->budget.reserve -
-                                                      weight_pages(spec, begun->form, page_bytes),
-                                                  page_bytes))
+    EXPECT_EQ(
+        begun->form.kv.blocks,
+        kv_blocks_in(spec, begun->form.kv,
+                     begun->budget.pages - weight_pages(spec, begun->form, page_bytes), page_bytes))
         << kv << ": there is a form to come back to";
   }
 }
@@ -313,7 +339,7 @@ TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
   const auto lowered =
       choose_sizing({.device_memory = "13MiB", .ladder = {Precision::kW3}}, spec, kMachine);
   ASSERT_TRUE(lowered.ok()) << lowered.error().message;
-  EXPECT_GE(lowered->budget.reserve,
+  EXPECT_GE(pages_to_lend(*lowered, spec),
             component_pages(spec, Component::kMlp, Precision::kW4, lowered->budget.page_bytes))
       << "an operator may bring a half back to what it started at";
   std::replace(spec.stored.layers.begin(), spec.stored.layers.end(),
@@ -328,8 +354,7 @@ TEST(Sizing, AMixedStartLeavesRoomForWhatItsHalvesBecomeAndRaisesNone) {
   const PageBudget& budget = sizing->budget;
   EXPECT_EQ(
       sizing->largest_kv_blocks,
-      kv_blocks_in(spec, lowest.kv,
-                   budget.pages - budget.reserve - weight_pages(spec, lowest, budget.page_bytes),
+      kv_blocks_in(spec, lowest.kv, budget.pages - weight_pages(spec, lowest, budget.page_bytes),
                    budget.page_bytes));
 }
 

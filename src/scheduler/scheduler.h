@@ -129,9 +129,9 @@ class Scheduler {
   // earlier comes first.
   Status add(Request request, TimeNs due_ns = 0, TimeNs now_ns = 0);
 
-  // Returns the first waiting sequence that waits for no prefix and fits the present KV; null if
-  // there is none. Valid until the scheduler changes.
-  const Sequence* first_movable() const;
+  // Returns the first waiting sequence that waits for no prefix and fits the present KV, or so many
+  // free blocks elsewhere; null if there is none. Valid until the scheduler changes.
+  const Sequence* first_movable(std::int64_t free_blocks) const;
 
   // Takes a sequence that is in no step out, for adopt() of another scheduler, and frees its
   // blocks. Its tokens, due time and usage stay.

@@ -8,9 +8,10 @@
 
 namespace protean {
 
-const Sequence* Scheduler::first_movable() const {
+const Sequence* Scheduler::first_movable(std::int64_t free_blocks) const {
+  const std::int64_t most = std::max(pool_.limit(), free_blocks);
   for (const auto& [place, sequence] : waiting_.places()) {
-    if (sequence->held_until == 0 && blocks_for(std::ssize(sequence->tokens)) <= pool_.limit()) {
+    if (sequence->held_until == 0 && blocks_for(std::ssize(sequence->tokens)) <= most) {
       return sequence;
     }
   }

@@ -6,7 +6,9 @@
 #include "base/check.h"
 #include "server/anthropic/messages_call.h"
 #include "server/call/json_body.h"
+#include "server/llama/llama_call.h"
 #include "server/ollama/ollama_call.h"
+#include "server/openai/score_call.h"
 #include "server/responses/responses_call.h"
 #include "server/test_scenes/byte_tokenizer_for_test.h"
 
@@ -49,6 +51,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     read_messages_count(*value);
     read_ollama_generate(*value);
     read_ollama_embed(*value);
+    read_llama_completion(*value);
+    read_llama_infill(*value);
+    read_score_call(*value);
+    read_rerank_call(*value);
     ollama_load_answer(text, 0);
   }
   return 0;

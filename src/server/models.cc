@@ -14,6 +14,8 @@
 #include "server/call/named_model.h"
 #include "server/ollama/ollama_call.h"
 #include "server/ollama/ollama_models.h"
+#include "server/openapi/docs_page.h"
+#include "server/openapi/openapi_document.h"
 #include "server/page/page.h"
 
 namespace protean {
@@ -64,9 +66,22 @@ std::string named_model(const RouteMatch& match, const std::string& body) {
   return without_latest(std::move(name));
 }
 
+// An answer that comes later keeps its model's service.
+Service::Answer kept(Service::Answer answer, const Service& service) {
+  if (const auto* growing = std::get_if<std::shared_ptr<GrowingAnswer>>(&answer)) {
+    (*growing)->owner = service.owner.lock();
+  } else if (const auto* pending = std::get_if<std::shared_ptr<PendingReply>>(&answer)) {
+    (*pending)->owner = service.owner.lock();
+  }
+  return answer;
+}
+
 HttpReply ollama_list(const std::vector<Service*>& services, bool running) {
   json::array all;
   for (const Service* service : services) {
+    if (running && service->residence() != Residence::kAwake) {
+      continue;
+    }
     const json::array some = running ? ollama_running(service->model())
                                      : ollama_tags(service->model(), service->created_s());
     all.insert(all.end(), some.begin(), some.end());
@@ -161,6 +176,13 @@ Models::Answer Models::answer(const HttpCall& call) {
     case Route::kMetrics:
       return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                        .body = Service::metrics_text(services_)};
+    case Route::kProps:
+    case Route::kSlots:
+      return llama_reply(match, call);
+    case Route::kOpenApi:
+      return HttpReply{.body = json::serialize(openapi_document(services_.front()->version()))};
+    case Route::kDocs:
+      return docs_page(openapi_document(services_.front()->version()));
     case Route::kPage: {
       std::optional<HttpReply> file = page_reply(Page::kChat, match.argument, call);
       return file ? *std::move(file) : no_such_path(call);
@@ -179,14 +201,14 @@ Models::Answer Models::answer(const HttpCall& call) {
 // body.
 Models::Answer Models::answer_by_body(const RouteMatch& match, const HttpCall& call) const {
   if (services_.size() == 1) {
-    return services_.front()->handle(call);
+    return kept(services_.front()->handle(call), *services_.front());
   }
   const std::string name = named_model(match, call.body);
   Service* service = name.empty() ? services_.front() : find(name);
   if (service == nullptr) {
     return error_reply(unknown(excerpt(name)), match.errors, call.request_id);
   }
-  return service->handle(call);
+  return kept(service->handle(call), *service);
 }
 
 HttpReply Models::list_reply() const {
@@ -211,6 +233,17 @@ HttpReply Models::model_reply(const std::string& id) const {
     return error_reply(unknown(printable(id)));  // a path may not be UTF-8
   }
   return {.body = json::serialize(model_object(id, *service))};
+}
+
+// Answers llama-server's calls about a model, the first one unless ?model= names another.
+HttpReply Models::llama_reply(const RouteMatch& match, const HttpCall& call) const {
+  const std::optional<std::string> name = query_value(call.target, "model");
+  const Service* service = name ? find(*name) : services_.front();
+  if (service == nullptr) {
+    return error_reply(unknown(printable(*name)));
+  }
+  return {.body = match.route == Route::kProps ? json::serialize(service->properties_json())
+                                               : json::serialize(service->slots_json())};
 }
 
 HttpReply Models::load_reply() const {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,6 +18,12 @@ enum class Route {
   kMessages,
   kCountTokens,
   kEmbeddings,
+  kScore,
+  kRerank,
+  kLlamaCompletion,
+  kLlamaInfill,
+  kProps,
+  kSlots,
   kTokenize,
   kDetokenize,
   kLoad,
@@ -25,9 +33,22 @@ enum class Route {
   kPing,
   kVersion,
   kMetrics,
+  kOpenApi,
+  kDocs,
   kPage,   // the chat and its files
   kOllama  // its calls, told apart by their pattern
 };
+
+// A path that the public port answers. {id} and {name} stand for the rest of a path.
+struct RouteRow {
+  std::string_view path;
+  Route route = Route::kNone;
+  std::string_view allow;  // methods, separated by ", "
+  bool needs_key = false;  // true if the API key is asked for
+  std::string_view about;  // one sentence for people who write a client
+  ErrorStyle errors = ErrorStyle::kOpenAi;
+};
+std::span<const RouteRow> routes();
 
 struct RouteMatch {
   Route route = Route::kNone;
@@ -42,5 +63,8 @@ struct RouteMatch {
 
 // Finds the route of a request target. Ignores the query string and trailing slashes.
 RouteMatch match_route(std::string_view target);
+
+// Returns the decoded value of `name` in a target's query; nothing if the query does not have it.
+std::optional<std::string> query_value(std::string_view target, std::string_view name);
 
 }  // namespace protean

@@ -15,17 +15,19 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/anthropic/messages_call.h"
+#include "server/llama/llama_call.h"
+#include "server/llama/llama_properties.h"
 #include "server/openai/embedding_call.h"
 #include "server/openai/openai_answer.h"
+#include "server/openai/score_call.h"
 #include "server/operators/form_json.h"
+#include "server/operators/groups_json.h"
 #include "server/responses/responses_call.h"
 
 namespace protean {
 namespace {
 
 namespace json = boost::json;
-
-constexpr ReplicaId kWatched{0};  // the replica whose form the dashboard shows
 
 ServedModel with_text_limit(ServedModel model) {
   if (model.tokenizer != nullptr) {
@@ -56,18 +58,20 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       version_(labels.version),
       environment_(std::move(environment)),
       created_s_(environment_.unix_time_s()),
-      inbox_(inbox),
+      unix_offset_ns_(created_s_ * kNsPerS - environment_.clock()),
+      engines_(inbox, environment_.clock),
       metrics_(labels, model_.replicas),
-      feed_(environment_.unix_time_s() * kNsPerS - environment_.clock()),
-      seen_(static_cast<std::size_t>(model_.replicas), {.kv_blocks = model_.form.form.kv.blocks}),
-      forms_(seen_.size(), std::make_shared<const FormStatus>(model_.form)) {
+      feed_(unix_offset_ns_, model_.replicas),
+      fleet_(model_.replicas, model_.form) {
   check(!model_.names.empty(), "a served model has a name");
   check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
         "a served model has a tokenizer and a chat template");
   for (int replica = 0; replica < model_.replicas; ++replica) {
     metrics_.form(ReplicaId{replica}, model_.form);
+    feed_.form(ReplicaId{replica}, model_.form, now_ns());
   }
-  feed_.state(state_json(kWatched), form(kWatched), now_ns());
+  engines_.on_change = [this](Residence residence) { show_residence(residence); };
+  show_state(now_ns());
 }
 
 Service::Answer Service::handle(const HttpCall& call) {
@@ -85,6 +89,14 @@ Service::Answer Service::handle(const HttpCall& call) {
       return convert(call, read_messages_count);
     case Route::kEmbeddings:
       return generate(call, read_embedding_call);
+    case Route::kScore:
+      return generate(call, read_score_call);
+    case Route::kRerank:
+      return generate(call, read_rerank_call);
+    case Route::kLlamaCompletion:
+      return generate(call, read_llama_completion);
+    case Route::kLlamaInfill:
+      return generate(call, read_llama_infill);
     case Route::kTokenize:
       return convert(call, read_tokenize_call);
     case Route::kDetokenize:
@@ -142,24 +154,25 @@ ApiError Service::queue_full() const {
           .message = fmt::format("{} requests are running or waiting, the most this server takes: "
                                  "try again later",
                                  outstanding()),
-          .retry_after_s = static_cast<int>(1 + sum_of(seen_).expected_wait_ns / kNsPerS)};
+          .retry_after_s = static_cast<int>(1 + fleet_.sum().expected_wait_ns / kNsPerS)};
 }
 
 void Service::deliver(const OutputBatch& batch) {
   metrics_.engine(batch.replica, batch.observation);
-  seen_[index(batch.replica)] = batch.observation;
-  feed_.engine(sum_of(seen_), batch.at_ns);
-  seen_[index(batch.replica)].step_tokens = 0;  // told once
+  fleet_.engine(batch.replica, batch.observation);
+  feed_.engine(batch.replica, batch.observation, batch.at_ns);
   if (batch.form != nullptr) {
-    forms_[index(batch.replica)] = batch.form;
+    fleet_.form(batch.replica, batch.form);
     metrics_.form(batch.replica, *batch.form);
-    if (batch.replica == kWatched) {
-      feed_.state(state_json(kWatched), *batch.form, batch.at_ns);
-    }
+    feed_.form(batch.replica, *batch.form, batch.at_ns);
   }
   if (batch.groups != nullptr) {
-    groups_ = batch.groups;
-    metrics_.groups(*groups_);
+    fleet_.groups(batch.groups);
+    metrics_.groups(*batch.groups);
+    feed_.serving(fleet_.serving());
+  }
+  if (batch.form != nullptr || batch.groups != nullptr) {
+    show_state(batch.at_ns);
   }
   for (const Output& output : batch.outputs) {
     std::visit([&](const auto& what) { on(what, batch); }, output);
@@ -215,6 +228,7 @@ void Service::on(const NewToken& token, const OutputBatch& batch) {
     feed_.next_token(batch.at_ns - live->last_token_ns, batch.at_ns);
   }
   live->last_token_ns = batch.at_ns;
+  ++live->output_tokens;
   live->generation->token(live->choice, token);
 }
 
@@ -223,6 +237,7 @@ void Service::on(const Finished& finished, const OutputBatch& batch) {
     live->generation->finished(live->choice, finished);
     record(finished, batch.replica, *live);
     live_.erase(finished.request);
+    engines_.use();
   }
 }
 
@@ -251,28 +266,71 @@ void Service::record(const Finished& finished, ReplicaId replica, const Live& li
 
 void Service::set_state(ServerState state) {
   state_ = state;
-  feed_.state(state_json(kWatched), form(kWatched), now_ns());
+  show_state(now_ns());
   if (state == ServerState::kDraining) {  // a stream would keep the server from ending
     feed_.end();
   }
 }
 
-json::object Service::state_json(ReplicaId replica) const {
+// What is the same for all replicas.
+json::object Service::common_state() const {
   constexpr std::array kStates{"loading", "ready", "draining"};
   json::object shown{{"state", kStates.at(static_cast<std::size_t>(state_))},
                      {"model", model_.names.front()},
-                     {"version", version_}};
-  for (const json::key_value_pair& field : shown_status(form(replica))) {
-    shown.emplace(field.key(), field.value());
-  }
-  if (model_.pages_by_device) {
-    shown.emplace("devices", shown_devices(model_.pages_by_device(form(replica).form)));
-  }
+                     {"version", version_},
+                     {"residence", to_string(residence())}};
   if (model_.ttft_target_ns > 0) {
     shown.emplace("targets", json::object{{"ttft_s", static_cast<double>(model_.ttft_target_ns) /
                                                          static_cast<double>(kNsPerS)}});
   }
   return shown;
+}
+
+json::object Service::state_json(ReplicaId replica) const {
+  json::object shown = common_state();
+  for (const json::key_value_pair& field : shown_status(fleet_.form(replica))) {
+    shown.emplace(field.key(), field.value());
+  }
+  if (model_.pages_by_device) {
+    shown.emplace("devices", shown_devices(model_.pages_by_device(fleet_.form(replica).form)));
+  }
+  return shown;
+}
+
+json::object Service::properties_json() const {
+  return llama_properties(model_, limits_.max_outstanding, version_);
+}
+
+json::array Service::slots_json() const {
+  std::vector<LlamaSlot> slots;
+  for (const auto& [id, live] : live_) {
+    slots.push_back({id.value, live.max_tokens, live.output_tokens});
+  }
+  std::sort(slots.begin(), slots.end(),
+            [](const LlamaSlot& a, const LlamaSlot& b) { return a.request < b.request; });
+  if (outstanding() < limits_.max_outstanding) {
+    slots.push_back({});
+  }
+  json::array shown;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    shown.push_back(llama_slot(slots[i], static_cast<int>(i), model_));
+  }
+  return shown;
+}
+
+// Tells operators who watch the state of the whole fleet.
+void Service::show_state(TimeNs at_ns) {
+  json::object shown = common_state();
+  shown.emplace("replicas", shown_replicas(fleet_));
+  if (model_.pages_by_device) {
+    shown.emplace("devices", shown_devices(fleet_, model_.pages_by_device));
+  }
+  if (const GroupsStatus* groups = fleet_.groups()) {
+    for (auto& [name, value] : shown_grouping(*groups, unix_offset_ns_)) {
+      shown[name] = std::move(value);
+    }
+  }
+  feed_.state(std::move(shown), at_ns);
 }
 
 std::string Service::recording(double minutes) const {
@@ -301,7 +359,7 @@ void Service::cancel_unwanted(const Generation& generation) {
     if (found != live_.end() && !found->second.cancelled &&
         !generation.wants_more(found->second.choice)) {
       found->second.cancelled = true;
-      inbox_.push({environment_.clock(), Cancel{request}});
+      engines_.tell({environment_.clock(), Cancel{request}});
     }
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <cstdint>
 #include <functional>
@@ -21,7 +22,9 @@
 #include "server/answer/generation.h"
 #include "server/answer/served_model.h"
 #include "server/background_work.h"
+#include "server/engine_inbox.h"
 #include "server/openai/text_endpoints.h"
+#include "server/operators/fleet_report.h"
 #include "server/operators/live_feed.h"
 #include "server/operators/metrics.h"
 #include "server/routes.h"
@@ -30,6 +33,7 @@ namespace protean {
 
 struct ServiceLimits {
   int max_outstanding = 1024;  // requests running and waiting at once; beyond, 429
+  TimeNs sleep_idle_ns = 0;    // without requests, after which the model sleeps; 0: it never does
 };
 
 // The sources of time, randomness and background threads.
@@ -72,10 +76,26 @@ class Service {
   const std::string& version() const { return version_; }
   std::int64_t created_s() const { return created_s_; }
   std::int64_t outstanding() const;  // requests that are being prepared, wait or run
-  // The state and form of a replica from 0 to replicas() - 1.
+
+  // The following change whether the engines are in memory, which starts as awake. Events for a
+  // model that is not awake are kept until woke(), in their order.
+  Residence residence() const { return engines_.residence(); }
+  // Returns true if the model may sleep: it is awake and nothing waits for its engines.
+  bool may_sleep() const;
+  // Returns when the model is to sleep unless it is used before; nothing if it is not to.
+  std::optional<TimeNs> sleep_due_ns() const;
+  void fall_asleep();
+  // The engines are unloaded. Calls on_wanted if events came meanwhile.
+  void fell_asleep() { engines_.fell_asleep(); }
+  // Begins to wake a model that sleeps: calls on_wanted.
+  void wake() { engines_.wake(); }
+  // The engines are loaded, or an error says why they are not: then all that waits for them fails.
+  void woke(const Status& loaded);
+  // Ends the streams to operators: the model is removed.
+  void leave() { feed_.end(); }
   int replicas() const { return model_.replicas; }
-  const Observation& last_seen(ReplicaId replica) const { return seen_[index(replica)]; }
-  const FormStatus& form(ReplicaId replica) const { return *forms_[index(replica)]; }
+  // What the fleet reported last.
+  const FleetReport& fleet() const { return fleet_; }
   const std::string& router() const { return model_.router; }
   // Asks a replica for a form. The reply holds the morph to it.
   std::shared_ptr<PendingReply> ask_form(ReplicaId replica, FormWish wish);
@@ -83,12 +103,16 @@ class Service {
   std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
   // Asks the fleet for groups of replicas. The reply holds the changes that lead to them.
   std::shared_ptr<PendingReply> ask_groups(GroupWish wish);
-  // The groups of the fleet's replicas; null if they cannot be grouped.
-  const GroupsStatus* groups() const { return groups_.get(); }
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
+  TimeNs unix_offset_ns() const { return unix_offset_ns_; }  // Unix time less now_ns()
   // The state that operators see: model, version, and a replica's form, load and devices.
   boost::json::object state_json(ReplicaId replica) const;
+
+  // What llama-server's GET /props and GET /slots say: the model, and its requests in work with one
+  // idle slot if another request is taken.
+  boost::json::object properties_json() const;
+  boost::json::array slots_json() const;
 
   // Streams the state and its changes to an operator, as LiveFeed does.
   std::shared_ptr<GrowingAnswer> watch() {
@@ -102,6 +126,10 @@ class Service {
 
   // Called for each accepted request when all its choices have ended.
   std::function<void(const AnswerRecord&)> on_answered = log_answer;
+  // What keeps the service: its answers share it. Expired: it is kept otherwise.
+  std::weak_ptr<const void> owner;
+  // Called when a model that sleeps is to be loaded.
+  std::function<void()> on_wanted;
 
  private:
   // A request that was given to the engine and has not ended.
@@ -109,6 +137,7 @@ class Service {
     std::shared_ptr<Generation> generation;
     int choice = 0;
     int max_tokens = 0;
+    int output_tokens = 0;
     TimeNs received_ns = 0;
     TimeNs first_token_ns = 0;
     TimeNs last_token_ns = 0;
@@ -116,7 +145,6 @@ class Service {
   };
   using LiveMap = std::unordered_map<RequestId, Live>;
 
-  static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Answer answer_ollama(std::string_view path, const HttpCall& call);
   // When a request was received, and its deadlines.
   struct Timing {
@@ -140,6 +168,8 @@ class Service {
   Answer convert(const HttpCall& call, ParseText parse);
   HttpReply converted(const HttpCall& call, ParseText parse) const;  // runs on any thread
   static void notify(const Generation& generation);
+  void show_state(TimeNs at_ns);
+  boost::json::object common_state() const;
   Checked<std::string> served_name(const std::string& asked) const;
   void on(const Accepted& accepted, const OutputBatch& batch);
   void on(const Refused& refused, const OutputBatch& batch);
@@ -154,6 +184,7 @@ class Service {
   void answer_wish(std::uint64_t wish, const Result<boost::json::object>& shown);
   void record(const Finished& finished, ReplicaId replica, const Live& live);
   void cancel_unwanted(const Generation& generation);
+  void show_residence(Residence residence);
   Live* touch(RequestId request);
   std::optional<ApiError> refuse_count(std::int64_t choices) const;
   ApiError queue_full() const;
@@ -163,20 +194,18 @@ class Service {
   const std::string version_;
   const Environment environment_;
   const std::int64_t created_s_;
-  BoundedQueue<Event>& inbox_;
+  const TimeNs unix_offset_ns_;
+  EngineInbox engines_;
   Metrics metrics_;
   LiveFeed feed_;
   LiveMap live_;
   std::unordered_map<std::shared_ptr<Generation>, std::int64_t>
       pending_;  // being prepared, with their number of choices
   std::vector<std::shared_ptr<Generation>> touched_;  // by the batch that is being delivered
-  std::uint64_t last_request_ = 0;
+  std::uint64_t last_id_ = 0;                         // of requests and wishes
   ServerState state_ = ServerState::kLoading;
-  std::vector<Observation> seen_;                         // by replica
-  std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
-  std::shared_ptr<const GroupsStatus> groups_;
+  FleetReport fleet_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
-  std::uint64_t last_wish_ = 0;
 };
 
 // Returns the error for a model that is not among `names`. `shown` is its name as UTF-8.

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "server/call/json_body.h"
+#include "server/call/sampling_fields.h"
 #include "server/ollama/ollama_call.h"
 #include "server/ollama/ollama_models.h"
 #include "server/service.h"
@@ -20,35 +21,35 @@ namespace {
 namespace json = boost::json;
 
 // Reads a header that holds milliseconds, if it is given.
-std::optional<ApiError> read_ms(const HttpCall& call, std::string_view name,
+std::optional<ApiError> read_ms(const HttpCall& call, const Field& field,
                                 std::optional<std::int64_t>& ms) {
-  constexpr std::int64_t kLongestMs = std::int64_t{7} * 24 * 3600 * 1000;
-  const auto of_name = [&](const auto& header) { return header.first == name; };
+  const auto of_name = [&](const auto& header) { return header.first == field.name; };
   if (std::count_if(call.headers.begin(), call.headers.end(), of_name) > 1) {
-    return ApiError{.message = fmt::format("the header {} is given more than once", name),
-                    .param = std::string(name)};
+    return ApiError{.message = fmt::format("the header {} is given more than once", field.name),
+                    .param = std::string(field.name)};
   }
-  const std::string_view text = call.header(name);
+  const std::string_view text = call.header(field.name);
   if (text.empty()) {
     return std::nullopt;
   }
   std::int64_t value = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc{} || end != text.data() + text.size() || value < 1 || value > kLongestMs) {
-    return ApiError{.message = fmt::format("the header {} must be milliseconds from 1 to {}, not "
+  if (ec != std::errc{} || end != text.data() + text.size() || value < field.least ||
+      value > field.most) {
+    return ApiError{.message = fmt::format("the header {} must be milliseconds from {} to {}, not "
                                            "\"{}\"",
-                                           name, kLongestMs, printable(text)),
-                    .param = std::string(name)};
+                                           field.name, field.least, field.most, printable(text)),
+                    .param = std::string(field.name)};
   }
   ms = value;
   return std::nullopt;
 }
 
 std::optional<ApiError> read_urgency_headers(const HttpCall& call, UrgencyFields& urgency) {
-  if (auto refusal = read_ms(call, "x-slo-ttft-ms", urgency.ttft_ms)) {
+  if (auto refusal = read_ms(call, kUrgencyHeaders[0], urgency.ttft_ms)) {
     return refusal;
   }
-  return read_ms(call, "x-request-timeout-ms", urgency.timeout_ms);
+  return read_ms(call, kUrgencyHeaders[1], urgency.timeout_ms);
 }
 
 Deadlines deadlines_of(const UrgencyFields& urgency, TimeNs received_ns) {
@@ -118,14 +119,15 @@ Service::Answer Service::answer_later(const HttpCall& call,
                                       std::function<Finish(const HttpCall& call)> slow) {
   auto pending = std::make_shared<PendingReply>();
   auto copy = std::make_shared<HttpCall>(call);
-  const bool taken = environment_.aside(
-      [copy, slow = std::move(slow), waiting = std::weak_ptr(pending)]() -> BackgroundWork::Done {
+  const bool taken =
+      environment_.aside([copy, slow = std::move(slow), waiting = std::weak_ptr(pending),
+                          keep = owner.lock()]() mutable -> BackgroundWork::Done {
         if (waiting.expired()) {
-          return [] {};
+          return [keep = std::move(keep)] {};
         }
         const Finish finish = slow(*copy);
         copy->body = {};
-        return [copy, finish, waiting] {
+        return [copy, finish, waiting, keep = std::move(keep)] {
           if (const auto waits = waiting.lock()) {  // the client has not left
             settle(*waits, finish(*copy));
           }
@@ -243,6 +245,9 @@ Service::Answer Service::answer_ollama(std::string_view path, const HttpCall& ca
   const bool chat = path == "/api/chat";
   if (chat || path == "/api/generate") {
     if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
+      if (residence() == Residence::kAsleep) {
+        wake();
+      }
       return HttpReply{.body = *std::move(loaded)};
     }
     return generate(call, chat ? read_ollama_chat : read_ollama_generate);
@@ -272,7 +277,7 @@ std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& gener
   }
   auto& choices = std::get<std::vector<PreparedChoice>>(prepared);
   for (PreparedChoice& choice : choices) {
-    choice.request.id = RequestId{++last_request_};
+    choice.request.id = RequestId{++last_id_};
     choice.request.client = choices.front().request.id;
     choice.request.deadlines = timing.deadlines;
   }
@@ -282,7 +287,7 @@ std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& gener
     Request& request = choices[static_cast<std::size_t>(i)].request;
     const RequestId id = request.id;
     const int max_tokens = request.max_tokens;
-    if (!inbox_.try_push({environment_.clock(), Arrival{std::move(request)}})) {
+    if (!engines_.try_tell({environment_.clock(), Arrival{std::move(request)}})) {
       generation->fail(queue_full());
       cancel_unwanted(*generation);
       return generation->failure();

@@ -1,5 +1,3 @@
-#include "tokenizer/from_vocabulary.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +9,11 @@
 
 #include "tokenizer/bpe_rules.h"
 #include "tokenizer/byte_alphabet.h"
+#include "tokenizer/charsmap.h"
 #include "tokenizer/known_pre_tokenizers.h"
 #include "tokenizer/pipeline.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/unigram.h"
 
 namespace protean {
 namespace {
@@ -20,6 +21,11 @@ namespace {
 using Type = Vocabulary::Type;
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581, SentencePiece's space
+
+// True if spaces are written as U+2581 and tokens have scores.
+bool has_scores(const Vocabulary& vocabulary) {
+  return vocabulary.kind != Vocabulary::Kind::kByteLevelBpe;
+}
 
 Status check_sizes(const Vocabulary& vocabulary) {
   const std::size_t size = vocabulary.tokens.size();
@@ -31,8 +37,7 @@ Status check_sizes(const Vocabulary& vocabulary) {
     return make_error(ErrorCode::kCorrupt, "{} token types for {} tokens", vocabulary.types.size(),
                       size);
   }
-  const bool sentencepiece = vocabulary.kind == Vocabulary::Kind::kSentencePiece;
-  if (sentencepiece && vocabulary.scores.size() != size) {
+  if (has_scores(vocabulary) && vocabulary.scores.size() != size) {
     return make_error(ErrorCode::kCorrupt, "{} token scores for {} tokens",
                       vocabulary.scores.size(), size);
   }
@@ -192,13 +197,19 @@ Status add_sentencepiece_token(const Vocabulary& vocabulary, TokenId id, Pipelin
   return {};
 }
 
-// Turns scores into ranks: equal for equal scores, lower for higher ones.
-Result<std::vector<RankedToken>> ranked_by_score(const Vocabulary& vocabulary) {
-  std::vector<RankedToken> ranked;
+Status check_scores(const Vocabulary& vocabulary) {
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (!std::isfinite(vocabulary.scores[id])) {
       return make_error(ErrorCode::kCorrupt, "the score of token {} is not a number", id);
     }
+  }
+  return {};
+}
+
+// Turns scores into ranks: equal for equal scores, lower for higher ones.
+std::vector<RankedToken> ranked_by_score(const Vocabulary& vocabulary) {
+  std::vector<RankedToken> ranked;
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const Type type = vocabulary.types[id];
     if ((type == Type::kNormal || type == Type::kUnused) && !vocabulary.tokens[id].empty()) {
       ranked.push_back({vocabulary.tokens[id], static_cast<TokenId>(id), 0});
@@ -224,13 +235,40 @@ void add_space_squeezing(Normalizer& normalizer) {
   }
 }
 
-Result<Pipeline> sentencepiece_pipeline(const Vocabulary& vocabulary, bool squeeze_spaces) {
+UnigramModel unigram_of(const Vocabulary& vocabulary, const BpeModel& common) {
+  UnigramModel model;
+  model.unknown = common.unknown;
+  model.bytes = common.byte_tokens;
+  model.scores.assign(vocabulary.scores.begin(), vocabulary.scores.end());
+  std::vector<PieceTrie::Piece> pieces;
+  double lowest = 0.0;
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (vocabulary.types[id] == Type::kNormal && !vocabulary.tokens[id].empty()) {
+      pieces.push_back({vocabulary.tokens[id], static_cast<TokenId>(id)});
+      lowest = pieces.size() == 1 ? model.scores[id] : std::min(lowest, model.scores[id]);
+    }
+  }
+  // The sum is in float, as all sums of this program.
+  model.unknown_score = static_cast<float>(unknown_piece_score(lowest));
+  model.trie = PieceTrie::build(std::move(pieces));
+  return model;
+}
+
+Result<Pipeline> sentencepiece_pipeline(const Vocabulary& vocabulary) {
   Pipeline pipeline;
-  pipeline.description = "SentencePiece BPE";
+  const bool unigram = vocabulary.kind == Vocabulary::Kind::kUnigram;
+  pipeline.description = unigram ? "SentencePiece Unigram" : "SentencePiece BPE";
   pipeline.strips_leading_space = vocabulary.add_space_prefix;
   pipeline.model.byte_symbols = false;
   add_frame(vocabulary, pipeline);
-  if (squeeze_spaces) {
+  if (!vocabulary.charsmap.empty()) {
+    Result<Charsmap> map = Charsmap::read(vocabulary.charsmap);
+    if (!map) {
+      return map.error();
+    }
+    pipeline.normalizer.add(Normalizer::Characters{std::move(*map), Normalizer::Match::kLongest});
+  }
+  if (vocabulary.squeeze_spaces) {
     add_space_squeezing(pipeline.normalizer);
   }
   if (vocabulary.add_space_prefix) {
@@ -243,11 +281,13 @@ Result<Pipeline> sentencepiece_pipeline(const Vocabulary& vocabulary, bool squee
       return added.error();
     }
   }
-  const Result<std::vector<RankedToken>> ranked = ranked_by_score(vocabulary);
-  if (!ranked) {
-    return ranked.error();
+  if (const Status finite = check_scores(vocabulary); !finite) {
+    return finite.error();
   }
-  if (const Status added = add_ranked_merges(*ranked, pipeline.model); !added) {
+  if (unigram) {
+    pipeline.unigram = unigram_of(vocabulary, pipeline.model);
+  } else if (const Status added = add_ranked_merges(ranked_by_score(vocabulary), pipeline.model);
+             !added) {
     return added.error();
   }
   return pipeline;
@@ -259,7 +299,7 @@ void fill_in_types(Vocabulary& vocabulary) {
     return;
   }
   vocabulary.types.assign(vocabulary.tokens.size(), Type::kNormal);
-  if (vocabulary.kind == Vocabulary::Kind::kSentencePiece) {
+  if (has_scores(vocabulary)) {
     for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
       if (byte_of_token(vocabulary.tokens[id])) {
         vocabulary.types[id] = Type::kByte;
@@ -276,7 +316,9 @@ void fill_in_types(Vocabulary& vocabulary) {
   set(vocabulary.unknown, Type::kUnknown);
 }
 
-Result<std::unique_ptr<Tokenizer>> make(Vocabulary vocabulary, bool squeeze_spaces) {
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> make_tokenizer(Vocabulary vocabulary) {
   fill_in_types(vocabulary);
   if (const Status sizes = check_sizes(vocabulary); !sizes) {
     return sizes.error();
@@ -285,23 +327,12 @@ Result<std::unique_ptr<Tokenizer>> make(Vocabulary vocabulary, bool squeeze_spac
   if (!index) {
     return index.error();
   }
-  const bool sentencepiece = vocabulary.kind == Vocabulary::Kind::kSentencePiece;
-  Result<Pipeline> pipeline = sentencepiece ? sentencepiece_pipeline(vocabulary, squeeze_spaces)
-                                            : byte_level_pipeline(vocabulary, *index);
+  Result<Pipeline> pipeline = has_scores(vocabulary) ? sentencepiece_pipeline(vocabulary)
+                                                     : byte_level_pipeline(vocabulary, *index);
   if (!pipeline) {
     return pipeline.error();
   }
   return make_pipeline_tokenizer(std::move(*pipeline));
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Tokenizer>> make_tokenizer(Vocabulary vocabulary) {
-  return make(std::move(vocabulary), false);
-}
-
-Result<std::unique_ptr<Tokenizer>> make_squeezing_tokenizer(Vocabulary vocabulary) {
-  return make(std::move(vocabulary), true);
 }
 
 }  // namespace protean

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tokenizer/base64.h"
 #include "tokenizer/known_pre_tokenizers.h"
 
 namespace protean {
@@ -89,6 +90,19 @@ void add_replace(const Fields& part, Normalizer& normalizer) {
   }
 }
 
+void add_charsmap(const Fields& part, Normalizer& normalizer) {
+  const std::optional<std::string> bytes = from_base64(part.text("precompiled_charsmap", ""));
+  if (bytes && bytes->empty()) {
+    return;  // replaces nothing
+  }
+  Result<Charsmap> map = Charsmap::read(bytes.value_or(""));
+  if (!map) {
+    part.complaint().add(map.error().code, "{}: {}", part.where(), map.error().message);
+    return;
+  }
+  normalizer.add(Normalizer::Characters{std::move(*map), Normalizer::Match::kClusters});
+}
+
 void add_normalizer(const json::value& value, Normalizer& normalizer, Complaint& complaint) {
   using Unicode = Normalizer::Unicode;
   constexpr std::pair<std::string_view, Unicode> kForms[] = {{"NFC", Unicode::kNfc},
@@ -116,6 +130,8 @@ void add_normalizer(const json::value& value, Normalizer& normalizer, Complaint&
     add_replace(part, normalizer);
   } else if (type == "Strip") {
     add_strip(part, normalizer);
+  } else if (type == "Precompiled") {
+    add_charsmap(part, normalizer);
   } else {
     unsupported(part, type);
   }

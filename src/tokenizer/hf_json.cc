@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -39,12 +40,13 @@ class Reader {
     const HfDecoder decoder = read_decoder(root_.find("decoder"), complaint_);
     if (!complaint_.any()) {
       read_tokens_bytes(decoder);
-      fill_model();
+      pipeline_.unigram ? fill_unigram() : fill_model();
     }
     read_frame();
-    pipeline_.description = byte_level_      ? "byte-level BPE (tokenizer.json)"
-                            : byte_fallback_ ? "BPE with byte fallback (tokenizer.json)"
-                                             : "BPE (tokenizer.json)";
+    pipeline_.description = pipeline_.unigram ? "Unigram (tokenizer.json)"
+                            : byte_level_     ? "byte-level BPE (tokenizer.json)"
+                            : byte_fallback_  ? "BPE with byte fallback (tokenizer.json)"
+                                              : "BPE (tokenizer.json)";
     return std::move(pipeline_);
   }
 
@@ -53,6 +55,8 @@ class Reader {
  private:
   void read_model();
   void read_merges(const Fields& model);
+  void read_unigram(const Fields& model);
+  void fill_unigram();
   void read_added_tokens();
   void add_token(AddedToken token);
   void read_tokens_bytes(const HfDecoder& decoder);
@@ -66,6 +70,7 @@ class Reader {
   std::vector<std::string> texts_;  // tokens of the model's vocabulary
   TokenIndex index_;                // views into texts_
   std::vector<std::pair<std::string_view, std::string_view>> merges_;
+  std::vector<double> scores_;  // of a Unigram model
   bool byte_level_ = false;
   bool byte_fallback_ = false;
   bool ignore_merges_ = false;
@@ -80,8 +85,13 @@ void Reader::read_model() {
   }
   const Fields model = Fields::of(*value, "model", complaint_);
   // Old files have no type; their model is BPE.
-  if (const std::string_view type = model.text("type", "BPE"); type != "BPE") {
-    complaint_.add(ErrorCode::kUnsupported, "model '{}' is not supported (only BPE is)", type);
+  const std::string_view type = model.text("type", "BPE");
+  if (type == "Unigram") {
+    return read_unigram(model);
+  }
+  if (type != "BPE") {
+    complaint_.add(ErrorCode::kUnsupported,
+                   "model '{}' is not supported (only BPE and Unigram are)", type);
     return;
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -117,6 +127,59 @@ void Reader::read_model() {
       pipeline_.model.unknown = token->second;
     }
   }
+}
+
+// A Unigram model's vocabulary is a list of [piece, score].
+void Reader::read_unigram(const Fields& model) {
+  pipeline_.unigram.emplace();
+  pipeline_.unigram->program = UnigramModel::Program::kTokenizers;
+  for (const json::value& entry : model.array("vocab")) {
+    const json::array* pair = entry.if_array();
+    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() ||
+        !(*pair)[1].is_number()) {
+      complaint_.add(ErrorCode::kCorrupt, "entry {} of the model's vocab is no piece with a score",
+                     texts_.size());
+      return;
+    }
+    texts_.emplace_back(std::string_view((*pair)[0].get_string()));
+    scores_.push_back((*pair)[1].to_number<double>());
+  }
+  if (texts_.empty() || std::ssize(texts_) > kLargestVocabulary) {
+    complaint_.add(ErrorCode::kCorrupt, "the model's vocab has {} entries", texts_.size());
+    return;
+  }
+  for (std::size_t id = 0; id < texts_.size(); ++id) {
+    pipeline_.tokens.push_back({texts_[id], ""});
+    if (!texts_[id].empty()) {
+      index_.insert_or_assign(texts_[id], static_cast<TokenId>(id));
+    }
+  }
+  byte_fallback_ = model.boolean("byte_fallback", false);
+  const json::value* unknown = model.find("unk_id");
+  if (unknown != nullptr && !unknown->is_null()) {
+    const std::int64_t* id = unknown->if_int64();
+    if (id == nullptr || *id < 0 || *id >= std::ssize(texts_)) {
+      complaint_.add(ErrorCode::kCorrupt, "the model's unk_id is not among its {} pieces",
+                     texts_.size());
+      return;
+    }
+    pipeline_.unigram->unknown = static_cast<TokenId>(*id);
+  }
+}
+
+void Reader::fill_unigram() {
+  UnigramModel& model = *pipeline_.unigram;
+  std::vector<PieceTrie::Piece> pieces;
+  for (std::size_t id = 0; id < texts_.size(); ++id) {
+    if (!texts_[id].empty()) {
+      pieces.push_back({texts_[id], static_cast<TokenId>(id)});
+    }
+  }
+  model.trie = PieceTrie::build(std::move(pieces));
+  model.unknown_score = unknown_piece_score(*std::min_element(scores_.begin(), scores_.end()));
+  model.scores = std::move(scores_);
+  fill_byte_tokens();
+  model.bytes = pipeline_.model.byte_tokens;
 }
 
 // A merge is "a b", or ["a", "b"] since tokens may contain spaces.

@@ -147,8 +147,8 @@ TEST(HfJson, RefusesUnknownComponentsByName) {
     file.*part = std::move(value);
     return complaint(file);
   };
-  EXPECT_EQ(with(&File::model, R"("type":"Unigram","vocab":[])"),
-            "t.json: model 'Unigram' is not supported (only BPE is)");
+  EXPECT_EQ(with(&File::model, R"("type":"WordPiece","vocab":{})"),
+            "t.json: model 'WordPiece' is not supported (only BPE and Unigram are)");
   EXPECT_EQ(with(&File::normalizer, R"({"type":"BertNormalizer"})"),
             "t.json: normalizer 'BertNormalizer' is not supported");
   EXPECT_EQ(with(&File::pre_tokenizer, R"({"type":"UnicodeScripts"})"),
@@ -261,7 +261,7 @@ TEST(SentencePieceModel, DamagedFilesDoNotCrash) {
       changed[random() % changed.size()] = static_cast<char>(random());
     }
     if (auto model = read_sentencepiece_model(changed); model.ok()) {
-      if (const auto tokenizer = make_tokenizer(model->vocabulary); tokenizer.ok()) {
+      if (const auto tokenizer = make_tokenizer(*model); tokenizer.ok()) {
         decode(**tokenizer, (*tokenizer)->encode("Once upon a time", {}));
       }
     }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "tokenizer/companions.h"
-#include "tokenizer/from_vocabulary.h"
 #include "tokenizer/hf_json.h"
 #include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/tiktoken.h"
@@ -44,15 +43,14 @@ Loaded load_model(const fs::path& path, const Companions& companions) {
     Loaded tokenizer = read_llama3_tiktoken(*bytes);
     return tokenizer ? std::move(tokenizer) : Loaded(about(path, tokenizer.error()));
   }
-  Result<SentencePieceModel> model = read_sentencepiece_model(*bytes);
-  if (!model) {
-    return about(path, model.error());
+  Result<Vocabulary> vocabulary = read_sentencepiece_model(*bytes);
+  if (!vocabulary) {
+    return about(path, vocabulary.error());
   }
-  if (const Status applied = apply_companions(companions, model->vocabulary); !applied) {
+  if (const Status applied = apply_companions(companions, *vocabulary); !applied) {
     return about(path, applied.error());
   }
-  Loaded tokenizer = model->squeezes_spaces ? make_squeezing_tokenizer(std::move(model->vocabulary))
-                                            : make_tokenizer(std::move(model->vocabulary));
+  Loaded tokenizer = make_tokenizer(*std::move(vocabulary));
   return tokenizer ? std::move(tokenizer) : Loaded(about(path, tokenizer.error()));
 }
 

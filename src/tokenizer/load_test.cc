@@ -101,12 +101,12 @@ TEST_F(Load, ATiktokenFileThatIsNotLlama3) {
 TEST_F(Load, AFileThatIsNotSentencePiece) {
   write("tokenizer.model", "\x0A\x05hello");
   EXPECT_EQ(complaint().find(at("tokenizer.model") + ": not a SentencePiece model"), 0u);
-  // A unigram model: one piece "a", and trainer settings with model type 1.
+  // One piece "a", and trainer settings with model type 4.
   write("tokenizer.model", std::string("\x0A\x03\x0A\x01"
-                                       "a\x12\x02\x18\x01",
+                                       "a\x12\x02\x18\x04",
                                        9));
   EXPECT_EQ(complaint(),
-            at("tokenizer.model") + ": SentencePiece model type 'unigram' (only BPE is)");
+            at("tokenizer.model") + ": SentencePiece model type 'char' (only BPE and unigram are)");
 }
 
 TEST_F(Load, JsonTakesPrecedenceOverCompanions) {

@@ -5,6 +5,7 @@
 #include <unicode/normalizer2.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "tokenizer/utf8.h"
@@ -94,6 +95,10 @@ std::string replace(const Normalizer::ReplaceMatches& step, std::string_view tex
 
 }  // namespace
 
+void Normalizer::add(Step step) {
+  steps_.push_back(std::move(step));
+}
+
 std::string Normalizer::apply(std::string_view text) const {
   return run(text, true);
 }
@@ -109,6 +114,8 @@ double Normalizer::growth() const {
       growth *= std::max(1.0, static_cast<double>(fixed->to.size()) / fixed->from.size());
     } else if (const auto* matches = std::get_if<ReplaceMatches>(&step)) {
       growth *= 1.0 + matches->to.size();  // an empty match is possible between any two bytes
+    } else if (const auto* characters = std::get_if<Characters>(&step)) {
+      growth *= characters->map.growth();
     }
   }
   return growth;
@@ -128,6 +135,9 @@ std::string Normalizer::run(std::string_view text, bool prepend) const {
       }
     } else if (const auto* fixed = std::get_if<Replace>(&step)) {
       out = replace(*fixed, out);
+    } else if (const auto* characters = std::get_if<Characters>(&step)) {
+      out = characters->match == Match::kLongest ? characters->map.replace_longest(out)
+                                                 : characters->map.replace_clusters(out);
     } else {
       out = replace(std::get<ReplaceMatches>(step), out);
     }

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "tokenizer/charsmap.h"
 #include "tokenizer/regex.h"
 
 namespace protean {
@@ -26,9 +27,16 @@ class Normalizer {
     Regex pattern;
     std::string to;
   };
-  using Step = std::variant<Unicode, Prepend, Replace, ReplaceMatches>;
+  // How a text that a map replaces is found: as SentencePiece does, or as Hugging Face's
+  // tokenizers.
+  enum class Match { kLongest, kClusters };
+  struct Characters {
+    Charsmap map;
+    Match match = Match::kLongest;
+  };
+  using Step = std::variant<Unicode, Prepend, Replace, ReplaceMatches, Characters>;
 
-  void add(Step step) { steps_.push_back(std::move(step)); }
+  void add(Step step);
 
   std::string apply(std::string_view text) const;
   // The same without Prepend: the form that an added token has inside a normalized text.

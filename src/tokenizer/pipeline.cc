@@ -14,6 +14,21 @@ namespace {
 
 constexpr std::size_t kLongestText = std::size_t{1} << 28;
 
+// Encodes pieces by the model of a pipeline and appends their ids to one list.
+class PieceEncoder {
+ public:
+  PieceEncoder(const Pipeline& pipeline, std::vector<TokenId>& ids) : bpe_(pipeline.model, ids) {
+    if (pipeline.unigram) {
+      unigram_.emplace(*pipeline.unigram, ids);
+    }
+  }
+  void encode(std::string_view piece) { unigram_ ? unigram_->encode(piece) : bpe_.encode(piece); }
+
+ private:
+  BpeEncoder bpe_;
+  std::optional<UnigramEncoder> unigram_;
+};
+
 class PipelineTokenizer final : public Tokenizer {
  public:
   explicit PipelineTokenizer(Pipeline pipeline) : parts_(std::move(pipeline)) {
@@ -40,7 +55,7 @@ class PipelineTokenizer final : public Tokenizer {
     if (options.add_special) {
       ids = parts_.prefix;
     }
-    BpeEncoder encoder(parts_.model, ids);
+    PieceEncoder encoder(parts_, ids);
     const TokenMatcher& matcher = options.parse_special ? raw_and_special_ : raw_;
     std::size_t from = 0;
     while (const auto match = next_match(matcher, text, from, options.special_in)) {
@@ -83,7 +98,7 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   // Encodes text in which the added tokens that match raw text have been found.
-  void encode_raw(std::string_view raw, bool at_start, BpeEncoder& encoder,
+  void encode_raw(std::string_view raw, bool at_start, PieceEncoder& encoder,
                   std::vector<TokenId>& ids) const {
     if (raw.empty()) {
       return;
@@ -100,7 +115,7 @@ class PipelineTokenizer final : public Tokenizer {
     encode_pieces(text.substr(from), at_start && from == 0, encoder);
   }
 
-  void encode_pieces(std::string_view text, bool at_start, BpeEncoder& encoder) const {
+  void encode_pieces(std::string_view text, bool at_start, PieceEncoder& encoder) const {
     const PreTokenizer::Pieces pieces = parts_.pre_tokenizer.split(text, at_start);
     for (const std::string_view piece : pieces.pieces) {
       encoder.encode(piece);

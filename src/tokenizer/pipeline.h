@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unigram.h"
 
 namespace protean {
 
@@ -30,7 +32,8 @@ struct Pipeline {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   BpeModel model;
-  std::vector<TokenId> prefix;  // before a text, with add_special
+  std::optional<UnigramModel> unigram;  // takes the place of `model`
+  std::vector<TokenId> prefix;          // before a text, with add_special
   std::vector<TokenId> suffix;
   TokenId bos = -1;
   TokenId eos = -1;

@@ -145,8 +145,10 @@ Status read_trainer(std::string_view bytes, Vocabulary& vocabulary) {
   if (message.broken()) {
     return broken_file("trainer settings");
   }
-  if (model_type != 2) {
-    return make_error(ErrorCode::kUnsupported, "SentencePiece model type '{}' (only BPE is)",
+  vocabulary.kind = model_type == 1 ? Vocabulary::Kind::kUnigram : Vocabulary::Kind::kSentencePiece;
+  if (model_type != 1 && model_type != 2) {
+    return make_error(ErrorCode::kUnsupported,
+                      "SentencePiece model type '{}' (only BPE and unigram are)",
                       kModelTypes[model_type < 5 ? model_type : 0]);
   }
   if (spaces_behind) {
@@ -155,11 +157,10 @@ Status read_trainer(std::string_view bytes, Vocabulary& vocabulary) {
   return {};
 }
 
-Status read_normalizer(std::string_view bytes, SentencePieceModel& model) {
+Status read_normalizer(std::string_view bytes, Vocabulary& vocabulary) {
   std::string_view name;
-  bool has_map = false;
   bool escapes_spaces = true;
-  model.squeezes_spaces = true;  // the format's default
+  vocabulary.squeeze_spaces = true;  // the format's default
   Message message(bytes);
   for (Field field; message.next(field);) {
     switch (field.number) {
@@ -167,13 +168,13 @@ Status read_normalizer(std::string_view bytes, SentencePieceModel& model) {
         name = field.bytes;
         break;
       case 2:
-        has_map = !field.bytes.empty();
+        vocabulary.charsmap = field.bytes;
         break;
       case 3:
-        model.vocabulary.add_space_prefix = field.integer != 0;
+        vocabulary.add_space_prefix = field.integer != 0;
         break;
       case 4:
-        model.squeezes_spaces = field.integer != 0;
+        vocabulary.squeeze_spaces = field.integer != 0;
         break;
       case 5:
         escapes_spaces = field.integer != 0;
@@ -185,42 +186,41 @@ Status read_normalizer(std::string_view bytes, SentencePieceModel& model) {
   if (message.broken()) {
     return broken_file("normalizer settings");
   }
-  if (has_map || !escapes_spaces) {
-    return make_error(ErrorCode::kUnsupported, "SentencePiece normalizer '{}'{}", name,
-                      escapes_spaces ? "" : " without escaped white space");
+  if (!escapes_spaces) {
+    return make_error(ErrorCode::kUnsupported,
+                      "SentencePiece normalizer '{}' without escaped white space", name);
   }
   return {};
 }
 
 }  // namespace
 
-Result<SentencePieceModel> read_sentencepiece_model(std::string_view bytes) {
-  SentencePieceModel model;
-  model.vocabulary.kind = Vocabulary::Kind::kSentencePiece;
-  model.vocabulary.unknown = 0;  // the format's defaults
-  model.vocabulary.bos = 1;
-  model.vocabulary.eos = 2;
+Result<Vocabulary> read_sentencepiece_model(std::string_view bytes) {
+  Vocabulary vocabulary;
+  vocabulary.unknown = 0;  // the format's defaults
+  vocabulary.bos = 1;
+  vocabulary.eos = 2;
   bool has_trainer = false;
   Message message(bytes);
   for (Field field; message.next(field);) {
     Status part;
     if (field.number == 1) {
-      part = add_piece(field.bytes, model.vocabulary);
+      part = add_piece(field.bytes, vocabulary);
     } else if (field.number == 2) {
       has_trainer = true;
-      part = read_trainer(field.bytes, model.vocabulary);
+      part = read_trainer(field.bytes, vocabulary);
     } else if (field.number == 3) {
-      part = read_normalizer(field.bytes, model);
+      part = read_normalizer(field.bytes, vocabulary);
     }
     if (!part) {
       return part.error();
     }
   }
-  if (message.broken() || !has_trainer || model.vocabulary.tokens.empty()) {
+  if (message.broken() || !has_trainer || vocabulary.tokens.empty()) {
     return broken_file(message.broken() ? "end" : "vocabulary");
   }
-  model.vocabulary.add_bos = model.vocabulary.bos >= 0;
-  return model;
+  vocabulary.add_bos = vocabulary.bos >= 0;
+  return vocabulary;
 }
 
 }  // namespace protean

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tokenizer/base64.h"
 #include "tokenizer/bpe_rules.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/known_pre_tokenizers.h"
@@ -21,30 +22,6 @@ namespace {
 
 constexpr std::size_t kLlama3Ranks = 128000;
 constexpr std::size_t kLlama3Special = 256;
-constexpr std::string_view kBase64 =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-std::optional<std::string> from_base64(std::string_view text) {
-  std::string bytes;
-  std::uint32_t bits = 0;
-  int count = 0;
-  while (text.ends_with('=')) {
-    text.remove_suffix(1);
-  }
-  for (const char c : text) {
-    const std::size_t value = kBase64.find(c);
-    if (value == std::string_view::npos) {
-      return std::nullopt;
-    }
-    bits = (bits << 6) | static_cast<std::uint32_t>(value);
-    count += 6;
-    if (count >= 8) {
-      count -= 8;
-      bytes.push_back(static_cast<char>((bits >> count) & 0xFF));
-    }
-  }
-  return bytes;
-}
 
 // The names of Llama 3.1 and later. The first Llama 3 has other reserved names in these places.
 std::vector<std::string> llama3_special_tokens() {
@@ -102,7 +79,7 @@ Result<std::vector<std::string>> read_ranks(std::string_view text) {
 bool looks_like_tiktoken(std::string_view bytes) {
   const std::string_view first = bytes.substr(0, bytes.substr(0, 4096).find(' '));
   return !first.empty() && first.size() < std::min<std::size_t>(bytes.size(), 4096) &&
-         first.find_first_not_of(kBase64) >= first.find_last_not_of('=') + 1;
+         first.find_first_not_of(kBase64Alphabet) >= first.find_last_not_of('=') + 1;
 }
 
 Result<std::unique_ptr<Tokenizer>> read_llama3_tiktoken(std::string_view bytes) {

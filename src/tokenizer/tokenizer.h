@@ -68,7 +68,7 @@ class StreamDecoder {
 
 // The vocabulary of GGUF metadata or of tokenizer files, independent of the format.
 struct Vocabulary {
-  enum class Kind { kByteLevelBpe, kSentencePiece };
+  enum class Kind { kByteLevelBpe, kSentencePiece, kUnigram };
   // SentencePiece's numbers, as in GGUF's tokenizer.ggml.token_type.
   enum class Type {
     kNormal = 1,
@@ -81,7 +81,7 @@ struct Vocabulary {
 
   Kind kind = Kind::kByteLevelBpe;
   std::vector<std::string> tokens;  // for byte-level BPE in GPT-2's printable alphabet
-  std::vector<float> scores;        // for SentencePiece
+  std::vector<float> scores;        // for SentencePiece and Unigram
   std::vector<Type> types;
   std::vector<std::string> merges;  // "left right", in rank order
   std::string pre_tokenizer;        // GGUF's tokenizer.ggml.pre: "gpt-2", "llama-bpe", "qwen2", ...
@@ -90,7 +90,10 @@ struct Vocabulary {
   TokenId unknown = -1;
   bool add_bos = false;
   bool add_eos = false;
-  bool add_space_prefix = true;  // for SentencePiece
+  // For SentencePiece and Unigram.
+  bool add_space_prefix = true;
+  bool squeeze_spaces = false;  // runs of spaces become one, and those at both ends none
+  std::string charsmap;  // precompiled_charsmap, which is applied to a text first (charsmap.h)
 };
 
 Result<std::unique_ptr<Tokenizer>> make_tokenizer(Vocabulary vocabulary);

@@ -63,6 +63,13 @@ class CpuWorker : public Executor {
   void copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
                    std::function<void()> done);
 
+  // Does work on the first device's background thread if no other task waits: not more than the
+  // share of the threads' time that copies may take while steps run, and without a limit while none
+  // does. It ends with the worker.
+  void in_background(BackgroundTask work) {
+    devices_.front()->in_background(std::make_shared<BackgroundTask>(std::move(work)));
+  }
+
   // DeviceGroups' calls, of the worker that leads. The others outlive the group.
   void join(const std::vector<CpuWorker*>& others);
   void unify();

@@ -83,18 +83,13 @@ DeviceWorker::DeviceWorker(Built built, Handlers handlers)
       rank_(std::move(built.rank)),
       handlers_(std::move(handlers)),
       memory_(rank_->memory()),
-      read_ahead_(built.place.device == 0 ? std::move(built.options.read_ahead) : nullptr),
       background_(std::min(
           1.0, built.options.background_share * device_of(built.options, built.place).threads)),
       swapper_({pages_.pool.get(), &background_, std::move(built.spec), built.options.form.shards,
                 std::move(built.options.read_component), pages_.kv.get(), handlers_.morph}),
       resizer_({pages_.pool.get(), &background_, pages_.kv.get(), handlers_.morph}),
       entries_(1),  // a least size; the engine bounds its steps in flight
-      thread_([this] { run_entries(); }) {
-  if (read_ahead_) {
-    background_.post([this] { read_ahead(); });
-  }
-}
+      thread_([this] { run_entries(); }) {}
 
 DeviceWorker::~DeviceWorker() {
   finish();
@@ -108,12 +103,14 @@ void DeviceWorker::finish() {
   background_.stop();
 }
 
-// Reads one piece and posts the rest, so that other tasks run between two pieces.
-void DeviceWorker::read_ahead() {
-  const bool more = read_ahead_([this](std::int64_t) { return background_.has_time(); });
-  if (more && background_.may_go_on()) {
-    background_.post([this] { read_ahead(); });
-  }
+// Does one piece and posts the rest, so that other tasks run between two pieces.
+void DeviceWorker::in_background(std::shared_ptr<BackgroundTask> work) {
+  background_.post([this, work = std::move(work)] {
+    const bool more = (*work)([this](std::int64_t) { return background_.has_time(); });
+    if (more && background_.may_go_on()) {
+      in_background(work);
+    }
+  });
 }
 
 void DeviceWorker::abort(MorphId id) {

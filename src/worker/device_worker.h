@@ -41,6 +41,10 @@ struct KvCopy {
 // steps, changes, moves and copies in the same order.
 using DeviceEntry = std::variant<GroupStep, MorphId, DeviceChange, std::vector<BlockMove>, KvCopy>;
 
+// Work that can wait. Ends early, with true, if `pace` says stop; is called again until it returns
+// false.
+using BackgroundTask = std::function<bool(const Pace& pace)>;
+
 // One device of a worker: its rank, and the thread that takes the entries in order. With pages, a
 // second thread prepares morph steps in the background; they are committed between two steps.
 class DeviceWorker {
@@ -72,6 +76,8 @@ class DeviceWorker {
   void prepare(MorphId id, WantedWeights wanted) { swapper_.prepare(id, std::move(wanted)); }
   void prepare(MorphId id, const ResizeKv& resize) { resizer_.prepare(id, resize); }
   void abort(MorphId id);
+  // Does work in the background if no other task waits, see CpuWorker.
+  void in_background(std::shared_ptr<BackgroundTask> work);
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
   const Rank& rank() const { return *rank_; }
@@ -95,7 +101,6 @@ class DeviceWorker {
                                   RankPlace place);
   DeviceWorker(Built built, Handlers handlers);
 
-  void read_ahead();
   void run_entries();
   void settle_background();
   void run(const GroupStep& step);
@@ -108,7 +113,6 @@ class DeviceWorker {
   const std::unique_ptr<Rank> rank_;  // used by the device's thread, and by copies of it
   const Handlers handlers_;
   const WorkerMemory memory_;
-  const std::function<bool(const Pace& pace)> read_ahead_;
   PacedThread background_;
   LayerSwapper swapper_;
   KvResizer resizer_;

@@ -73,8 +73,7 @@ class MorphScene {
   static constexpr std::int64_t kPageBytes = 4096;
 
   explicit MorphScene(std::int64_t kv_blocks = 40, std::int64_t spare_pages = 64,
-                      ReadComponent read = {}, int shards = 1,
-                      std::function<bool(const Pace&)> read_ahead = {})
+                      ReadComponent read = {}, int shards = 1)
       : form_(form_of(kv_blocks, shards)),
         pages_(form_pages(checkpoint_.spec(), form_, kPageBytes) + spare_pages) {
     const WorkerOptions options{.form = form_,
@@ -82,8 +81,7 @@ class MorphScene {
                                 .max_step_tokens = 100,
                                 .max_positions = 256,
                                 .pages = PageBudget{kPageBytes, pages_},
-                                .read_component = read ? std::move(read) : reader(),
-                                .read_ahead = std::move(read_ahead)};
+                                .read_component = read ? std::move(read) : reader()};
     auto worker = CpuWorker::create(
         options, checkpoint_, {}, [this](StepResult result) { ear.hear(std::move(result)); },
         {.ready = [this](MorphReady ready) { ear.hear(std::move(ready)); },

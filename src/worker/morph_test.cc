@@ -228,7 +228,7 @@ TEST(Morph, ASlowReadHoldsUpNeitherStepsNorTheKvCache) {
   EXPECT_FALSE(answer(scene, 30).same_as(before));
 }
 
-TEST(Morph, ReadingAheadYieldsToSwapsAndEndsWithTheWorker) {
+TEST(Morph, WorkInTheBackgroundYieldsToSwapsAndEndsWithTheWorker) {
   std::atomic<int> begun = 0;
   const auto endless = [&](const Pace& pace) {
     ++begun;
@@ -236,12 +236,13 @@ TEST(Morph, ReadingAheadYieldsToSwapsAndEndsWithTheWorker) {
     }
     return true;
   };
-  MorphScene scene(40, 64, {}, 1, endless);
+  MorphScene scene(40, 64);
+  scene.worker().in_background(endless);
   for (const Component half : kLayerHalves) {
     scene.apply(swap_of(1, half, Precision::kW4));
   }
   scene.stop();
-  EXPECT_GE(begun, 2) << "the rest is read after the swap";
+  EXPECT_GE(begun, 2) << "the rest is done after the swap";
 }
 
 TEST(Morph, StopsInTheMiddleOfACopy) {

@@ -61,9 +61,6 @@ struct WorkerOptions {
   // Reads weights, at the start and for swaps. Without it, the checkpoint is read at the start and
   // no component can change.
   ReadComponent read_component;
-  // Reads the weights of the first swaps into the page cache, in the background and when no other
-  // task waits. It is called again until it returns false.
-  std::function<bool(const Pace& pace)> read_ahead;
   // The share of the threads' time that copies may take while steps run, and by which steps may get
   // longer. A device's copies run on one thread, so they take at most one core.
   double background_share = 0.075;

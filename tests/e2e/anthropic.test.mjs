@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import Anthropic from '@anthropic-ai/sdk';
+import { checkingFetch } from './openapi.mjs';
 import { Server } from './server.mjs';
 
 const modelName = 'builtin';
@@ -25,7 +26,7 @@ describe('Messages API', () => {
 
   before(async () => {
     server = await Server.startBuiltin('--api-key', 'sesame');
-    client = new Anthropic({ baseURL: server.url, apiKey: 'sesame', maxRetries: 0 });
+    client = new Anthropic({ baseURL: server.url, fetch: checkingFetch(server.url), apiKey: 'sesame', maxRetries: 0 });
   });
   after(async () => {
     assert.equal(await server?.stop(), 0, `exit code after SIGTERM; log:\n${server?.log}`);

@@ -152,6 +152,9 @@ describe('devices', () => {
     assert.match(stdout, /form at start +2 stages \(9, 7 layers\) x TP 1/);
     assert.match(stdout, /device 0 +1 thread/);
     assert.match(stdout, /device 1 +1 thread/);
+    assert.match(stdout, /memory map +\d+ pages of \d/);
+    assert.match(stdout, /device 0 +A+M+E+K+\.*\n +layers 0-8, embeddings: attention \d+, MLP \d+, embeddings \d+, KV \d+, free \d+ pages/);
+    assert.match(stdout, /device 1 +A+M+E+K+\.*\n +layers 9-15, embeddings: /);
   });
 
   it('may need padding, which inspect says of known models', () => {

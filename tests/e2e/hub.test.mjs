@@ -417,7 +417,8 @@ describe('models by name', () => {
     await fails(pull('acme/tiny', { env: { ...env, HF_HUB_CACHE: '/proc/nothing' } }), /cannot write \/proc\/nothing/);
     await fails(pull('acme/tiny', { env: { ...env, HF_ENDPOINT: 'hub.example' } }), /HF_ENDPOINT: 'hub\.example' is not a usable URL/);
     const { SSL_CERT_FILE: _, ...strangers } = env;
-    await fails(pull('acme/tiny', { env: strangers }), /localhost:\d+: its certificate is not trusted: SSL_CERT_FILE can name/);
+    await fails(pull('acme/tiny', { env: strangers }), /localhost:\d+: its certificate is not trusted \(self.signed certificate\): SSL_CERT_FILE can name/);
+    await fails(pull('acme/tiny', { env: { ...env, HF_ENDPOINT: env.HF_ENDPOINT.replace('localhost', '127.0.0.1') } }), /127\.0\.0\.1:\d+: its certificate does not name 127\.0\.0\.1: check the URL/);
     hub.listing = (body) => ({ ...body, siblings: body.siblings.map((each) => (each.lfs ? { ...each, lfs: { ...each.lfs, size: 9e15 } } : each)) });
     await fails(pull('acme/quants:Q8_0', { env }), /acme\/quants:Q8_0 needs [\d.]+ [TP]?\w+ more in .*, which has [\d.]+ \w+ free: make room, or set HF_HUB_CACHE/);
     hub.listing = undefined;
@@ -493,7 +494,6 @@ describe('models by name', () => {
     await fails(withFault(everywhere(() => 'http://localhost:1/x'), () => pull('acme/tiny', { env })), /leads from https to http: localhost:1/);
     await fails(withFault(everywhere((request) => request.url), () => pull('acme/tiny', { env })), /redirects more than 10 times/);
     await fails(withFault(everywhere(() => 'file:///etc/passwd'), () => pull('acme/tiny', { env })), /the scheme is neither http nor https/);
-    // An index that names a file elsewhere.
     hub.repos['acme/index'] = repo({ ...sharded(), 'model.safetensors.index.json': file('{"weight_map": {"a": "../../../x"}}') });
     await fails(pull('acme/index', { env }), /model\.safetensors\.index\.json names a file that is not in its folder/);
   });

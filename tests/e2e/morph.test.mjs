@@ -7,52 +7,10 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { complete, form, layers, memory, packed, prompt, settled, startForm, want } from './form.mjs';
 import { writeRandomModel } from './random_model.mjs';
 import { storm } from './storm.mjs';
 import { builtin, parseMetrics, program, Server, sleep } from './server.mjs';
-
-const layers = 16;
-const prompt = 'The old man looked out over the sea and';
-const memory = '96MiB';  // of which the layers at bf16 take about 23
-
-async function startForm(cache, { as = program, path = builtin, budget = memory } = {}, ...flags) {
-  const server = await Server.startWith({ as, path, env: { XDG_CACHE_HOME: cache } },
-    '--admin-port', '0', '--device-memory', budget, '--max-num-batched-tokens', '512', ...flags);
-  await server.logged(/operators' port: (\S+)/);
-  server.admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-  return server;
-}
-
-async function form(server) {
-  return (await fetch(`${server.admin}/admin/form`)).json();
-}
-
-async function want(server, wish) {
-  const response = await fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify(wish) });
-  return { status: response.status, ...(await response.json()) };
-}
-
-// Until the form is the one that is wanted.
-async function settled(server, patienceMs = 20_000) {
-  const until = Date.now() + patienceMs;
-  for (;;) {
-    const now = await form(server);
-    if (now.form.text === now.wanted.text || Date.now() > until) return now;
-    await sleep(10);
-  }
-}
-
-async function complete(server, fields = {}, signal = undefined) {
-  const response = await fetch(`${server.url}/v1/completions`, {
-    method: 'POST',
-    signal,
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ prompt, max_tokens: 120, temperature: 0, ignore_eos: true, ...fields }),
-  });
-  const answer = await response.json();
-  assert.equal(response.status, 200, JSON.stringify(answer));
-  return { text: answer.choices[0].text, usage: answer.usage };
-}
 
 describe('a form that changes', () => {
   let cache;
@@ -70,11 +28,12 @@ describe('a form that changes', () => {
     const now = await form(server);
     assert.deepEqual(now.form.layer_precision, Array(layers).fill('bf16'));
     assert.equal(now.mode, 'off');
+    assert.equal(now.packing, null, 'no policy asks for variants');
     assert.equal(now.precisions[0], 'bf16');  // what layers may have, from most bits to fewest
     assert.ok(now.precisions.length > 1, now.precisions);
     assert.equal(now.embeddings_precisions[0], 'bf16');  // what the embeddings may
     assert.ok(now.embeddings_precisions.length > 1 && now.embeddings_precisions.slice(1).every((to) => to.startsWith('w8')), now.embeddings_precisions);
-    assert.ok(now.pages.free > 0 && now.pages.all > now.pages.free);
+    assert.ok(now.pages.free >= 0 && now.pages.all > now.pages.free);
     assert.equal(now.now.kv_blocks, now.form.kv_blocks, 'before the first step too');
     const { usage } = await complete(server);
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
@@ -213,6 +172,7 @@ describe('a policy', () => {
     const full = Array(layers).fill('bf16');
     try {
       assert.deepEqual((await form(server)).form.layer_precision, full);
+      await packed(server);
       let lowered;
       const until = Date.now() + 60_000;
       const burst = new AbortController();
@@ -302,13 +262,14 @@ describe('a morph that fails', () => {
   it('packs a variant anew that was damaged meanwhile: the same weights, and a warning', async () => {
     const server = await startForm(cache, {}, '--morph', 'balanced');
     try {
+      const { total } = await packed(server);
       await want(server, { layers: 'w4' });
       await settled(server);
       const { text } = await complete(server, { prompt: 'Whole:' });
       await want(server, { layers: 'bf16' });
       await settled(server);
       const kept = files(cache).sort();  // by layer, half and precision
-      assert.ok(kept.length >= 3 * 2 * layers, `${kept.length} files`);
+      assert.ok(kept.length >= total && total > 3 * 2 * layers, `${kept.length} files`);
       kept.forEach((file, i) => {
         const { size } = statSync(file);
         const kind = Math.floor(i / 6) % 4;
@@ -353,6 +314,9 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
     const server = await startForm(folder, { as: onSmallDisk }, '--morph', 'balanced');
     try {
       const { text } = await complete(server);
+      const packing = await packed(server);
+      assert.match(packing.failure, /No space left on device/);
+      assert.ok(packing.done < packing.total, JSON.stringify(packing));
       await want(server, { layers: 'w4' });
       assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w4'));
       assert.match(server.log, /No space left on device/);

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { Ollama } from 'ollama';
+import { checkingFetch } from './openapi.mjs';
 import { random, Server } from './server.mjs';
 
 let server;
@@ -20,7 +21,7 @@ const weather = { type: 'function', function: { name: 'get_weather', description
 describe("Ollama's API", () => {
   before(async () => {
     server = await Server.startBuiltin('--tool-call-parser', 'hermes');
-    ollama = new Ollama({ host: server.url });
+    ollama = new Ollama({ host: server.url, fetch: checkingFetch(server.url) });
   });
   after(() => server.stop());
 

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import OpenAI from 'openai';
+import { checkingFetch } from './openapi.mjs';
 import { isIdle, model, modelName, Server, skip, sleep } from './server.mjs';
 
 const prompt = 'Once upon a time there was a little girl';
@@ -14,7 +15,7 @@ describe('OpenAI SDK', { skip }, () => {
 
   before(async () => {
     server = await Server.start();
-    client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
+    client = new OpenAI({ baseURL: `${server.url}/v1`, fetch: checkingFetch(server.url), apiKey: 'none', maxRetries: 0 });
   });
   after(async () => {
     assert.equal(await server?.stop(), 0, `exit code after SIGTERM; log:\n${server?.log}`);

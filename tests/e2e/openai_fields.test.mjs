@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import OpenAI from 'openai';
+import { checkingFetch } from './openapi.mjs';
 import { Server } from './server.mjs';
 
 const modelName = 'builtin';
@@ -30,7 +31,7 @@ describe('OpenAI SDK, all fields', () => {
 
   before(async () => {
     server = await Server.startBuiltin();
-    client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
+    client = new OpenAI({ baseURL: `${server.url}/v1`, fetch: checkingFetch(server.url), apiKey: 'none', maxRetries: 0 });
   });
   after(async () => {
     assert.equal(await server?.stop(), 0, `exit code after SIGTERM; log:\n${server?.log}`);

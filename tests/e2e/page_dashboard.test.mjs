@@ -110,10 +110,10 @@ describe('the dashboard', () => {
     assert.match(form.layer_precision[3], /^bf16\/w8/, JSON.stringify(form.layer_precision));
     assert.equal(form.layer_precision[5], 'bf16');
     await page.getByLabel('KV blocks').fill('99999999');
-    await page.getByRole('button', { name: 'Set' }).click();
+    await page.getByRole('button', { name: 'Set', exact: true }).click();
     await page.locator('.said.notice.bad').waitFor();
     await page.getByLabel('KV blocks').fill('100');
-    await page.getByRole('button', { name: 'Set' }).click();
+    await page.getByRole('button', { name: 'Set', exact: true }).click();
     await page.locator('.memory .form', { hasText: '100 KV blocks' }).waitFor();
     await page.getByLabel('Embeddings').selectOption({ index: 1 });
     await page.locator('.memory .form', { hasText: /embeddings w8/ }).waitFor();

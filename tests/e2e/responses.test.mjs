@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import OpenAI from 'openai';
+import { checkingFetch } from './openapi.mjs';
 import { Server } from './server.mjs';
 
 const modelName = 'builtin';
@@ -27,7 +28,7 @@ describe('Responses API', () => {
 
   before(async () => {
     server = await Server.startBuiltin('--api-key', 'sesame');
-    client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'sesame', maxRetries: 0 });
+    client = new OpenAI({ baseURL: `${server.url}/v1`, fetch: checkingFetch(server.url), apiKey: 'sesame', maxRetries: 0 });
   });
   after(async () => {
     assert.equal(await server?.stop(), 0, `exit code after SIGTERM; log:\n${server?.log}`);

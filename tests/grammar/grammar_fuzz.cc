@@ -15,24 +15,27 @@ namespace {
 using protean::TokenId;
 
 protean::GrammarSource source_of(std::uint8_t kind, std::string_view text) {
-  if (kind % 4 == 0) {
+  if (kind % 5 == 0) {
     return {protean::RegexPattern{std::string(text)}};
   }
-  if (kind % 4 == 1) {
+  if (kind % 5 == 1) {
     return {protean::AnyText{{std::string(text)}}};
+  }
+  if (kind % 5 == 2) {
+    return {protean::GbnfText{std::string(text)}};
   }
   boost::json::error_code error;
   boost::json::value schema = boost::json::parse({text.data(), text.size()}, error);
   return {protean::JsonSchema{
       .schema = std::move(schema),
-      .whitespace = kind % 4 == 2 ? protean::JsonWhitespace{} : protean::kSpacedSeparators,
+      .whitespace = kind % 5 == 3 ? protean::JsonWhitespace{} : protean::kSpacedSeparators,
       .open_properties = kind % 8 > 3}};
 }
 
 }  // namespace
 
-// The first byte says whether the rest is a pattern, a text to stop at or a schema. If it compiles,
-// some token must be allowed at each place, and a text that may end must match.
+// The first byte says whether the rest is a pattern, a text to stop at, a grammar or a schema. If
+// it compiles, some token must be allowed at each place, and a text that may end must match.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 9) {
     return 0;
@@ -49,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const int vocab = tokenizer.vocab_size();
   static const protean::GrammarTokens kTokens(kTokenizer, vocab, {kTokenizer.eos()});
   const auto constraint =
-      kTokens.constrain(source, std::to_string(data[0] % 8) + std::string(text));
+      kTokens.constrain(source, std::to_string(data[0]) + " " + std::string(text));
   protean::check(constraint.ok(), "the vocabulary has all bytes");
   std::vector<TokenId> answer;
   std::string written;

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { candidatesOf, shown } from '../src/dashboard/explain';
 import {
-  groupMorphs, groupText, mergePatch, Model, runsText, samplesOf, withIdle, type Hello, type MorphStep, type Point, type Sample, type State,
+  groupMorphs, groupText, holdsText, layersByPrecision, loadOf, mergePatch, Model, regroupingsOf, regroupingText, runsText, samplesOf, serversOf, withIdle,
+  type DevicePages, type Form, type Hello, type MorphStep, type Point, type Regrouping, type Sample, type State,
 } from '../src/dashboard/model';
 import { Recording } from '../src/dashboard/recording';
 import { bytes, seconds, short } from '../src/ui/format';
@@ -12,7 +13,7 @@ const morph = (id: number, more: Partial<MorphStep> = {}): MorphStep => ({
   id, kind: 'swap', text: `layer ${id} mlp to w8`, layer: id, half: 'mlp', to: 'w8', reason: 'requests wait', asked_at: 100, ready_after_s: null, done_after_s: null, failure: null, remark: null, ...more,
 });
 const hello = (): Hello => ({
-  now: 1000, state: { form: { text: 'a', kv_blocks: 5 }, pinned: false } as unknown as State, morphs: [],
+  now: 1000, state: { model: 'a', targets: { ttft_s: 5 } } as unknown as State, morphs: [],
   ranges: { minute: { step_s: 0.5, points: [] }, hour: { step_s: 10, points: [] }, all: { step_s: 1, points: [] } },
 });
 
@@ -27,9 +28,9 @@ describe('the state', () => {
   });
   it('takes events of the stream, and passes over those it does not know', () => {
     const model = new Model(hello());
-    model.apply('state', { form: { text: 'b' } });
-    model.apply('later', { form: { text: 'c' } });
-    assert.deepEqual(model.state.form, { text: 'b', kv_blocks: 5 });
+    model.apply('state', { model: 'b' });
+    model.apply('later', { model: 'c' });
+    assert.deepEqual(model.state, { model: 'b', targets: { ttft_s: 5 } });
     model.apply('morphs', [morph(1), morph(2)]);
     model.apply('morphs', [morph(1, { done_after_s: 2 })]);
     assert.deepEqual([...model.morphs.values()].map((step) => step.done_after_s), [2, null]);
@@ -67,24 +68,63 @@ describe('morphs', () => {
     assert.equal(groupText(groups[2]!.steps), '2 halves of layers to w8, KV to 1,200 blocks');
     assert.equal(groupText([morph(1, { kind: 'embeddings' }), morph(2)]), '1 half of layers to w8, embeddings to w8');
   });
+  it('of different replicas stay apart although they interleave', () => {
+    const groups = groupMorphs([1, 2, 3, 4].map((id) => morph(id, { replica: id % 2, asked_at: 100 + id })));
+    assert.deepEqual(groups.map(({ replica, steps }) => [replica, steps.map(({ id }) => id)]), [[0, [2, 4]], [1, [1, 3]]]);
+    const model = new Model({ ...hello(), morphs: [morph(1, { replica: 0 }), morph(1, { replica: 1 })] });
+    assert.equal(model.morphs.size, 2, 'each replica counts its steps');
+  });
   it('name layers in runs', () => assert.equal(runsText([7, 1, 0, 2, 9, 10]), '0–2, 7, 9–10'));
+});
+
+describe('a fleet', () => {
+  const form = (precision: string): Form => ({ text: precision, layer_precision: [precision, precision], embeddings: 'bf16', kv_precision: 'bf16', kv_block_tokens: 16, kv_blocks: 9 });
+  const status = (precision: string) => ({ form: form(precision), load: {} });
+  const state = (more: object) => ({ replicas: { 0: status('bf16'), 1: status('w8') }, ...more }) as unknown as State;
+  it('shows which replicas serve, and for which others', () => {
+    assert.deepEqual(serversOf(state({})).map(({ replica, replicas, by }) => [replica, replicas, by]), [[0, [0], undefined], [1, [1], undefined]]);
+    const group = { replicas: { 0: status('bf16'), 1: { serves_in: 0 } }, groups: [{ replicas: ['0', '1'], by: 'shards' }] };
+    assert.deepEqual(serversOf(state(group)).map(({ replica, replicas, by }) => [replica, replicas, by]), [[0, [0, 1], 'shards']]);
+    assert.deepEqual(layersByPrecision([form('bf16'), form('w8/w4')]), { bf16: 1, w8: 0.5, w4: 0.5 });
+  });
+  it('shows the load of each replica', () => {
+    const sample: Sample = { ...point(1, { replicas: [[2, 1, 3, 10, 8], null], tokens: { bf16: 8 } }), step: 0.5 };
+    assert.deepEqual(loadOf(sample, 0), { running: 2, waiting: 1, kvUsed: 3, kvBlocks: 10, tokensPerS: 16 });
+    assert.equal(loadOf(sample, 1).kvBlocks, 0, 'another replica serves for it');
+    assert.equal(loadOf({ ...sample, replicas: undefined }, 0).running, 1, 'one replica is the whole fleet');
+    assert.deepEqual(withIdle([sample], 9)[1]!.replicas, [[0, 0, 0, 10, 0], null]);
+  });
+  it('says what a device holds', () => {
+    const device: DevicePages = { device: 1, replica: 1, holders: [0, 1], layers: [[1, 2], [1, 2]], embeddings: 3, kv: 4 };
+    assert.equal(holdsText(device), '');
+    assert.equal(holdsText({ ...device, layers: [[0, 0], [1, 2]] }), 'layer 1');
+    const runs = (...layers: [number, number, number, number][]) => ({ ...device, shards: { of: 2, embeddings: [1, 1] as [number, number], layers } });
+    assert.equal(holdsText(runs([1, 1, 1, 1], [1, 1, 1, 1])), 'shard 1 of 2');
+    assert.equal(holdsText(runs([0, 2, 1, 1], [0, 2, 0, 2])), 'shards of 1 of 4 halves of layers');
+    assert.equal(holdsText({ ...runs([0, 0, 0, 0], [0, 1, 0, 1]), layers: [[0, 0], [1, 2]] }), 'layer 1; shard 0 of 2');
+  });
+  it('tells changes of groups, the latest first', () => {
+    const change = (more: Partial<Regrouping>): Regrouping => ({ replicas: ['0', '1'], by: 'layers', to: 'group', reason: 'r', asked_at: 1, steps: 4, blocks_moved: 0, preempted: 0, ...more });
+    const all = regroupingsOf(state({ regroupings: { 5: change({ done_after_s: 2 }) }, regrouping: change({ asked_at: 9, to: 'replicas' }) }));
+    assert.deepEqual(all.map(regroupingText), ['Replicas 0, 1 part', 'Replicas 0, 1 became one by layers']);
+  });
 });
 
 describe('a recording', () => {
   const lines = [
     { protean_recording: 1, from: 10, to: 40, state: hello().state },
-    { t: 12, event: 'point', data: point(12) }, { t: 15, event: 'state', data: { form: { text: 'b' } } },
+    { t: 12, event: 'point', data: point(12) }, { t: 15, event: 'state', data: { model: 'b' } },
     { t: 20, event: 'request', data: {} }, { t: 30, event: 'morphs', data: [morph(1)] }, { t: 31, event: 'unheard', data: 1 },
   ];
   const recording = Recording.parse(lines.map((line) => JSON.stringify(line)).join('\n') + '\n', 'r.jsonl');
   it('shows any time, forwards and back', () => {
     let at = recording.at(14, null);
-    assert.equal(at.model.state.form.text, 'a');
+    assert.equal(at.model.state.model, 'a');
     at = recording.at(31, at);
-    assert.equal(at.model.state.form.text, 'b');
+    assert.equal(at.model.state.model, 'b');
     assert.equal(at.model.morphs.size, 1);
     at = recording.at(11, at);
-    assert.equal(at.model.state.form.text, 'a');
+    assert.equal(at.model.state.model, 'a');
     assert.equal(at.model.morphs.size, 0);
     assert.deepEqual(recording.samples().map((sample) => sample.running), [1, 0, 0]);
     assert.equal(recording.requests(), 1);
@@ -99,11 +139,11 @@ describe('a recording', () => {
 describe('explanations', () => {
   it('show candidates wherever the state has them', () => {
     const rows = [{ form: 'w8', chosen: true, predicted: { late_share: 0.25, wait_s: 0.5 } }, { form: 'bf16', predicted: { late_share: 1 } }];
-    assert.deepEqual(candidatesOf({ load: {} } as State), []);
-    assert.deepEqual(candidatesOf({ candidates: rows } as unknown as State).map((list) => list.rows), [rows]);
-    const [last] = candidatesOf({ decisions: [{ at: 1, candidates: [{ form: 'x' }] }, { at: 2, reason: 'busy', candidates: rows }] } as unknown as State);
+    assert.deepEqual(candidatesOf({ load: {} }), []);
+    assert.deepEqual(candidatesOf({ candidates: rows }).map((list) => list.rows), [rows]);
+    const [last] = candidatesOf({ decisions: [{ at: 1, candidates: [{ form: 'x' }] }, { at: 2, reason: 'busy', candidates: rows }] });
     assert.deepEqual([last!.at, last!.reason, last!.title], [2, 'busy', 'decisions']);
-    const [list] = candidatesOf({ predictions: [{ precision: 'bf16:2' }, { precision: 'w4:2' }] } as unknown as State);
+    const [list] = candidatesOf({ predictions: [{ precision: 'bf16:2' }, { precision: 'w4:2' }] });
     assert.deepEqual(list!.rows.map((row) => row.chosen), [true, false]);
     assert.equal(shown('late_share', 0.25), '25 %');
     assert.equal(shown('wait_s', 0.5), '500 ms');

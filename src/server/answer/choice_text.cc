@@ -21,6 +21,11 @@ std::vector<std::string_view> marker_texts(ToolFormat format) {
       return {"<|python_tag|>"};
     case ToolFormat::kMistral:
       return {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"};
+    case ToolFormat::kGranite:
+      return {"<|tool_call|>"};
+    case ToolFormat::kCommand:
+      return {"<|START_ACTION|>"};
+    case ToolFormat::kGlm4:
     case ToolFormat::kNone:
       break;
   }

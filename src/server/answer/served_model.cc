@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "server/answer/infill_prompt.h"
+#include "server/answer/prompts.h"
 #include "server/call/tool_fields.h"
 
 namespace protean {
@@ -19,85 +21,6 @@ constexpr int kDefaultCompletionTokens = 16;  // OpenAI's
 constexpr std::int64_t kNormalizerShrinks = 4;
 
 using Tokens = std::vector<TokenId>;
-
-std::string_view input_name(const GenerationCall& call) {
-  return call.chat() ? call.names.input : call.embedding ? "input" : "prompt";
-}
-
-std::int64_t text_bytes(const boost::json::array& messages) {
-  std::int64_t bytes = 0;
-  for (const boost::json::value& message : messages) {
-    const boost::json::value& content = message.at("content");
-    bytes += content.is_string() ? std::ssize(content.get_string()) : 0;
-  }
-  return bytes;
-}
-
-// Cuts the template's text after the last message, so that the answer continues that message.
-Checked<jinja::MarkedText> cut_after_last_message(jinja::MarkedText rendered,
-                                                  const boost::json::array& messages) {
-  const std::string_view text = rendered.text;
-  std::string_view content = messages.back().at("content").get_string();
-  std::size_t at = text.rfind(content);
-  if (at == std::string::npos) {  // the template may have trimmed the message
-    constexpr std::string_view kSpace = " \t\r\n";
-    const std::size_t first = content.find_first_not_of(kSpace);
-    const std::size_t last = content.find_last_not_of(kSpace);
-    content = first == std::string_view::npos ? std::string_view()
-                                              : content.substr(first, last - first + 1);
-    at = content.empty() ? std::string::npos : text.rfind(content);
-  }
-  if (at == std::string::npos) {
-    return ApiError{.message =
-                        "continue_final_message is not possible: the chat template does not "
-                        "show the last message's text as it is",
-                    .param = "continue_final_message"};
-  }
-  rendered.truncate(at + content.size());
-  return rendered;
-}
-
-Checked<jinja::MarkedText> render(const GenerationCall& call, const ServedModel& model) {
-  const ChatInput& input = std::get<ChatInput>(call.input);
-  ChatContext context{.bos_token = model.bos_text,
-                      .eos_token = model.eos_text,
-                      .add_generation_prompt = input.add_generation_prompt,
-                      .tools = call.tools.offered() ? call.tools.tools : boost::json::array(),
-                      .template_kwargs = input.template_kwargs};
-  if (model.local_time) {
-    context.now = model.local_time();
-  }
-  Result<jinja::MarkedText> text = model.chat_template->render(input.messages, context);
-  if (!text.ok()) {
-    return ApiError{.message = "the messages cannot be rendered: " + text.error().message,
-                    .param = std::string(call.names.input)};
-  }
-  if (input.continue_final_message) {
-    return cut_after_last_message(*std::move(text), input.messages);
-  }
-  return *std::move(text);
-}
-
-struct Prompt {
-  Tokens tokens;
-  std::string text;
-};
-
-Checked<Prompt> completion_prompt(const TextOrTokens& prompt, const GenerationCall& call,
-                                  const ServedModel& model) {
-  if (const std::string* text = std::get_if<std::string>(&prompt)) {
-    if (auto refusal = refuse_text(std::ssize(*text), input_name(call), model)) {
-      return *refusal;
-    }
-    const bool add_special = call.prompt.add_special_tokens.value_or(true);
-    return Prompt{model.tokenizer->encode(*text, {.add_special = add_special}), *text};
-  }
-  const Tokens& tokens = std::get<Tokens>(prompt);
-  if (auto refusal = refuse_unknown(tokens, input_name(call), *model.tokenizer)) {
-    return *refusal;
-  }
-  return Prompt{tokens, call.prompt.echo ? decode(*model.tokenizer, tokens) : std::string()};
-}
 
 ApiError too_long(std::int64_t prompt, std::int64_t wanted, int max_model_len,
                   const GenerationCall& call) {
@@ -140,10 +63,14 @@ SamplingParams sampling_of(const SamplingFields& asked, const GenerationDefaults
   return sampling;
 }
 
-Tokens stop_ids_of(const StopFields& stop, const ServedModel& model) {
+Tokens stop_ids_of(const StopFields& stop, const ServedModel& model, bool infill) {
   Tokens ids = stop.token_ids;
   if (!stop.ignore_eos) {
     const Tokens ends = end_tokens(*model.tokenizer, model.defaults);
+    ids.insert(ids.end(), ends.begin(), ends.end());
+  }
+  if (infill && !stop.ignore_eos) {
+    const Tokens ends = infill_end_tokens(model.infill);
     ids.insert(ids.end(), ends.begin(), ends.end());
   }
   return ids;
@@ -308,7 +235,7 @@ Checked<Request> make_request(Tokens prompt, const GenerationCall& call, const S
   request.min_tokens = static_cast<int>(call.stop.min_tokens);
   request.sampling = sampling_of(call.sampling, model.defaults);
   request.rules = shared.rules;
-  request.stop_ids = stop_ids_of(call.stop, model);
+  request.stop_ids = stop_ids_of(call.stop, model, std::holds_alternative<InfillInput>(call.input));
   request.logprobs = logprobs_of(call);
   request.priority = call.urgency.priority;
   request.cache_salt = call.cache_salt;
@@ -404,20 +331,6 @@ Tokens end_tokens(const Tokenizer& tokenizer, const GenerationDefaults& defaults
   return defaults.stop_ids;
 }
 
-std::int64_t input_bytes(const GenerationCall& call) {
-  if (const ChatInput* chat = std::get_if<ChatInput>(&call.input)) {
-    std::int64_t bytes = text_bytes(chat->messages);
-    return call.tools.offered() ? bytes + std::ssize(boost::json::serialize(call.tools.tools))
-                                : bytes;
-  }
-  std::int64_t bytes = 0;
-  for (const TextOrTokens& prompt : std::get<CompletionInput>(call.input).prompts) {
-    const std::string* text = std::get_if<std::string>(&prompt);
-    bytes += text == nullptr ? 0 : std::ssize(*text);
-  }
-  return bytes;
-}
-
 bool takes_long(const GenerationCall& call, const ServedModel& model) {
   if (input_bytes(call) > kLongTextBytes) {
     return true;
@@ -425,27 +338,6 @@ bool takes_long(const GenerationCall& call, const ServedModel& model) {
   Shared shared{.format = call.format, .begun = {}, .begun_tokens = {}};
   plan_tools(call, model, shared);  // prepare() reports errors
   return shared.format && model.formats != nullptr && !model.formats->knows(*shared.format);
-}
-
-Checked<Tokens> chat_tokens(const GenerationCall& call, const ServedModel& model) {
-  const ChatInput& input = std::get<ChatInput>(call.input);
-  if (auto refusal = refuse_text(text_bytes(input.messages), call.names.input, model)) {
-    return *refusal;  // before the template repeats it
-  }
-  const Checked<jinja::MarkedText> text = render(call, model);
-  if (const ApiError* error = std::get_if<ApiError>(&text)) {
-    return *error;
-  }
-  const jinja::MarkedText& rendered = std::get<jinja::MarkedText>(text);
-  if (auto refusal = refuse_text(std::ssize(rendered.text), call.names.input, model)) {
-    return *refusal;
-  }
-  // The template has added special tokens itself.
-  EncodeOptions options{.add_special = call.prompt.add_special_tokens.value_or(false)};
-  if (!model.special_tokens_in_content) {
-    options.special_in = rendered.from_template;
-  }
-  return model.tokenizer->encode(rendered.text, options);
 }
 
 std::int64_t most_text_bytes(const Tokenizer& tokenizer, int max_model_len) {
@@ -464,22 +356,12 @@ Checked<std::vector<PreparedChoice>> prepare(const GenerationCall& call, const S
     return std::move(*error);
   }
   Preparation preparation(call, model, std::get<Shared>(std::move(shared)), chance);
-  if (call.chat()) {
-    Checked<Tokens> tokens = chat_tokens(call, model);
-    if (ApiError* error = std::get_if<ApiError>(&tokens)) {
-      return std::move(*error);
-    }
-    if (auto error = preparation.add({std::get<Tokens>(std::move(tokens)), {}})) {
-      return *error;
-    }
-    return preparation.take();
+  Checked<std::vector<Prompt>> prompts = make_prompts(call, model);
+  if (ApiError* error = std::get_if<ApiError>(&prompts)) {
+    return std::move(*error);
   }
-  for (const TextOrTokens& input : std::get<CompletionInput>(call.input).prompts) {
-    Checked<Prompt> prompt = completion_prompt(input, call, model);
-    if (ApiError* error = std::get_if<ApiError>(&prompt)) {
-      return std::move(*error);
-    }
-    if (auto error = preparation.add(std::get<Prompt>(std::move(prompt)))) {
+  for (Prompt& prompt : std::get<std::vector<Prompt>>(prompts)) {
+    if (auto error = preparation.add(std::move(prompt))) {
       return *error;
     }
   }

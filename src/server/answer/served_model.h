@@ -15,6 +15,7 @@
 #include "http/api_error.h"
 #include "server/answer/format_compiler.h"
 #include "server/call/generation_call.h"
+#include "tokenizer/infill_tokens.h"
 #include "tokenizer/tokenizer.h"
 
 namespace protean {
@@ -33,12 +34,12 @@ struct ServedModel {
   std::vector<std::string> names;  // at least one; the first is the default in answers
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
-  std::string bos_text;  // for chat templates
-  std::string eos_text;
+  ChatFiles chat;  // the template's source, and texts of BOS and EOS for it
   GenerationDefaults defaults;
   int max_model_len = 0;
   int embedding_size = 0;
   ToolFormat tool_format = ToolFormat::kNone;  // how the model writes tool calls
+  InfillTokens infill;
   bool special_tokens_in_content = false;      // messages may contain special tokens
   std::shared_ptr<FormatConstraints> formats;  // null: no structured output
   Pooling pooling = Pooling::kMean;            // of embeddings
@@ -76,10 +77,7 @@ Checked<std::vector<PreparedChoice>> prepare(const GenerationCall& call, const S
 // True if prepare() would block the io thread: a long text, or a format to be compiled.
 bool takes_long(const GenerationCall& call, const ServedModel& model);
 inline constexpr std::int64_t kLongTextBytes = 32 * 1024;
-std::int64_t input_bytes(const GenerationCall& call);  // of text
 
-// Returns the prompt of a chat, not truncated.
-Checked<std::vector<TokenId>> chat_tokens(const GenerationCall& call, const ServedModel& model);
 // Refuses a text of so many bytes if it cannot fit the model's context.
 std::optional<ApiError> refuse_text(std::int64_t bytes, std::string_view param,
                                     const ServedModel& model);

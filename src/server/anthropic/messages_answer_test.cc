@@ -1,5 +1,6 @@
 #include "server/anthropic/messages_answer.h"
 
+#include "server/test_scenes/dialect_for_test.h"
 #include "server/test_scenes/sse_events_for_test.h"
 
 namespace protean {
@@ -7,30 +8,13 @@ namespace {
 
 namespace json = boost::json;
 
-const AnswerIdentity kIdentity{.id = "msg_1", .model = "tiny", .created_s = 5};
-constexpr AnswerUsage kStart{.prompt_tokens = 7};
-constexpr AnswerUsage kEnd{.prompt_tokens = 7, .output_tokens = 3, .cached_tokens = 4};
-
-AnswerPiece text(std::string_view content) {
-  return {.parts = {ContentPiece{std::string(content)}}};
-}
-
-struct MessagesAnswer : testing::Test {
-  std::unique_ptr<AnswerWriter> writer = make_messages_writer(kIdentity, 3);
-
-  std::string finish(const ChoiceEnd& end, const AnswerUsage& usage = kEnd) {
-    std::string events = writer->end_choice(0, end, usage);
-    return events.append(writer->end(usage));
-  }
+struct MessagesAnswer : AnswerWriterTest {
+  MessagesAnswer() { writer = make(); }
+  static std::unique_ptr<AnswerWriter> make() { return make_messages_writer(identity("msg_1"), 3); }
 };
 
 TEST_F(MessagesAnswer, StreamsTextAsOneBlock) {
-  std::string stream = writer->begin(kStart);
-  stream += writer->piece(0, text("Hel"), kStart);
-  stream += writer->piece(0, {}, kStart);
-  stream += writer->piece(0, text("lo\n\"you\""), kStart);
-  stream += finish({});
-  const auto events = named_events(stream);
+  const auto events = named_events(stream_text());
   const std::vector<std::string> types{
       "message_start",      "content_block_start", "content_block_delta", "content_block_delta",
       "content_block_stop", "message_delta",       "message_stop"};
@@ -56,16 +40,7 @@ TEST_F(MessagesAnswer, StreamsTextAsOneBlock) {
 }
 
 TEST_F(MessagesAnswer, StreamsEachCallAsABlock) {
-  std::string stream = writer->begin(kStart);
-  stream += writer->piece(0, text("Let me look."), kStart);
-  stream += writer->piece(
-      0, {.parts = {CallBegin{0, "toolu_a", "look"}, ArgumentsPiece{0, R"({"at":)"}}}, kStart);
-  stream += writer->piece(0,
-                          {.parts = {ArgumentsPiece{0, R"("x"})"}, CallBegin{1, "toolu_b", "run"},
-                                     ArgumentsPiece{1, "{}"}}},
-                          kStart);
-  stream += finish({.reason = EndReason::kToolCalls});
-  const auto events = named_events(stream);
+  const auto events = named_events(stream_calls("toolu_a", "toolu_b"));
   const std::vector<std::string> types{
       "message_start",       "content_block_start", "content_block_delta", "content_block_stop",
       "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
@@ -122,7 +97,7 @@ TEST_F(MessagesAnswer, KeepsArgumentsThatWereCutOff) {
 
 TEST_F(MessagesAnswer, SaysWhyItStopped) {
   const auto delta = [this](const ChoiceEnd& end, const AnswerUsage& usage) {
-    writer = make_messages_writer(kIdentity, 3);
+    writer = make();
     return named_events(finish(end, usage)).front().at("delta").as_object();
   };
   EXPECT_EQ(delta({.reason = EndReason::kLength}, kEnd)["stop_reason"], "max_tokens");
@@ -138,9 +113,7 @@ TEST_F(MessagesAnswer, SaysWhyItStopped) {
 TEST_F(MessagesAnswer, HasNoBlocksWithoutText) {
   EXPECT_EQ(types_of(named_events(writer->begin(kStart).append(finish({})))),
             (std::vector<std::string>{"message_start", "message_delta", "message_stop"}));
-  expect_json(json::parse(make_messages_writer(kIdentity, 3)->whole({{AnswerChoice{}}}, kEnd))
-                  .at("content"),
-              "[]");
+  expect_json(json::parse(make()->whole({{AnswerChoice{}}}, kEnd)).at("content"), "[]");
 }
 
 TEST_F(MessagesAnswer, FailsInItsOwnForm) {

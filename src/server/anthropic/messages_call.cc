@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "server/answer/prompts.h"
 #include "server/anthropic/messages_answer.h"
 #include "server/anthropic/messages_input.h"
 #include "server/call/answer_format.h"
@@ -18,11 +19,59 @@ namespace json = boost::json;
 
 constexpr std::size_t kMaxStopSequences = 16;
 
+constexpr std::array kMessagesToolTable =
+    flat_tool_table(string_field("type", "Only custom tools are supported, which you run.",
+                                 R"({"const":"custom"})"),
+                    required(object_field("input_schema", "The JSON schema of the arguments.")));
+
 constexpr FlatToolStyle kToolStyle{.place = "tools.{}",
                                    .type = "custom",
                                    .type_is_implied = true,
                                    .schema = "input_schema",
-                                   .schema_is_required = true};
+                                   .schema_is_required = true,
+                                   .table = kMessagesToolTable};
+
+constexpr std::array kThinkingTable{
+    required(string_field("type", "Thoughts are not told apart.", R"({"const":"disabled"})"))};
+constexpr std::array kMessagesToolChoiceTable{
+    required(string_field("type", "Whether the model calls tools.",
+                          R"({"enum":["auto","any","tool","none"]})")),
+    string_field("name", "Of type tool: the only one."),
+    boolean_field("disable_parallel_tool_use", "Allows at most one call."),
+};
+constexpr std::array kMessagesFormatTable{
+    required(string_field("type", "The only form.", R"({"const":"json_schema"})")),
+    required(object_field("schema", "The answer is JSON of this schema.")),
+};
+constexpr std::array kOutputConfigTable{
+    string_field("effort", "A variable for the chat template."),
+    object_field("format", "The form that the answer has.", kMessagesFormatTable),
+};
+constexpr std::array kMessagesCountTable = joined(
+    kMessagesInputTable, kSamplingTable, kUrgencyTable,
+    std::array{
+        string_field("model", "The model that answers; the first one of the server by default."),
+        boolean_field("stream", "Sends the answer as server-sent events while it is computed."),
+        array_field("stop_sequences", "Texts that end the answer.",
+                    R"({"maxItems":16,"items":{"type":"string","minLength":1}})"),
+        integer_field("max_tokens", 1, kNoLimit, "The most tokens of the answer."),
+        object_field("metadata", "Labels, which change nothing."),
+        string_field("speed", "There is only one.", R"({"const":"standard"})"),
+        object_field("thinking", "Thoughts are not told apart.", kThinkingTable),
+        array_field("tools", "Tools that the model may call.", R"({"maxItems":128})",
+                    kMessagesToolTable),
+        object_field("tool_choice", "Whether the model calls tools, and which.",
+                     kMessagesToolChoiceTable),
+        object_field("output_config", "The form that the answer has.", kOutputConfigTable)});
+
+// An answer needs max_tokens, a count of tokens does not.
+constexpr auto with_required_max_tokens(auto table) {
+  for (Field& field : table) {
+    field.required = field.required || field.name == "max_tokens";
+  }
+  return table;
+}
+constexpr std::array kMessagesTable = with_required_max_tokens(kMessagesCountTable);
 
 constexpr std::array kRefused{
     RefusedField{"container", "there are no containers here"},
@@ -39,7 +88,7 @@ void refuse_unsupported(FieldReader& fields) {
     fields.fail("speed", "speed must be \"standard\": there is only one");
   }
   if (const json::object* thinking = fields.object("thinking")) {
-    FieldReader reader(*thinking, "thinking.");
+    FieldReader reader(*thinking, kThinkingTable, "thinking.");
     if (const std::string type = reader.required_string("type"); type != "disabled") {
       reader.fail("type", fmt::format("thinking.type \"{}\" is not supported: only \"disabled\" is",
                                       excerpt(type)));
@@ -77,7 +126,7 @@ void read_tool_choice(FieldReader& fields, ToolFields& read) {
   if (choice == nullptr) {
     return;
   }
-  FieldReader reader(*choice, "tool_choice.");
+  FieldReader reader(*choice, kMessagesToolChoiceTable, "tool_choice.");
   const std::string type = reader.required_string("type");
   read.parallel = !reader.boolean("disable_parallel_tool_use").value_or(false);
   if (type == "none") {
@@ -102,12 +151,12 @@ void read_output_config(FieldReader& fields, GenerationCall& call, ChatInput& in
   if (config == nullptr) {
     return;
   }
-  FieldReader reader(*config, "output_config.");
+  FieldReader reader(*config, kOutputConfigTable, "output_config.");
   if (const auto effort = reader.string("effort")) {
     input.template_kwargs["reasoning_effort"] = *effort;
   }
   if (const json::object* format = reader.object("format")) {
-    FieldReader inner(*format, "output_config.format.");
+    FieldReader inner(*format, kMessagesFormatTable, "output_config.format.");
     const std::string type = inner.required_string("type");
     const json::object* schema = inner.object("schema");
     if (type != "json_schema") {
@@ -150,7 +199,7 @@ Checked<GenerationCall> read_call(const json::value& body, bool generates) {
   if (!body.is_object()) {
     return ApiError{.message = "the body must be a JSON object, not " + describe(body)};
   }
-  FieldReader fields(body.get_object());
+  FieldReader fields(body.get_object(), kMessagesTable);
   GenerationCall call;
   ChatInput input;
   call.model = fields.string("model").value_or("");
@@ -158,7 +207,7 @@ Checked<GenerationCall> read_call(const json::value& body, bool generates) {
   call.urgency = read_urgency(fields);
   call.stream.enabled = fields.boolean("stream").value_or(false);
   read_stop_sequences(fields, call.stop);
-  call.max_tokens = fields.integer("max_tokens", 1, kNoLimit);
+  call.max_tokens = fields.integer("max_tokens");
   call.cut_at_context = true;
   if (generates && !call.max_tokens) {
     fields.fail("max_tokens", "max_tokens is required: an integer of at least 1");
@@ -209,6 +258,14 @@ Checked<TextCall> read_messages_count(json::value body) {
     return fmt::format(R"({{"input_tokens":{}}})", std::get<std::vector<TokenId>>(tokens).size());
   };
   return TextCall{.model = call->model, .run = run};
+}
+
+Fields messages_fields() {
+  return kMessagesTable;
+}
+
+Fields messages_count_fields() {
+  return kMessagesCountTable;
 }
 
 }  // namespace protean

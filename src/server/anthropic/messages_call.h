@@ -15,4 +15,7 @@ Checked<DialectCall> read_messages_call(boost::json::value body);
 // {"input_tokens":...}.
 Checked<TextCall> read_messages_count(boost::json::value body);
 
+Fields messages_fields();
+Fields messages_count_fields();
+
 }  // namespace protean

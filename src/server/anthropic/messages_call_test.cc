@@ -3,6 +3,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "server/test_scenes/byte_tokenizer_for_test.h"
+#include "server/test_scenes/dialect_for_test.h"
 #include "server/test_scenes/sse_events_for_test.h"
 
 namespace protean {
@@ -21,36 +22,10 @@ std::string message_with(std::string_view fields) {
 }
 
 DialectCall read(const std::string& text) {
-  Checked<DialectCall> read = read_messages_call(json::parse(text));
-  if (const ApiError* error = std::get_if<ApiError>(&read)) {
-    ADD_FAILURE() << error->message << " for " << text;
-    return {.call = {.input = ChatInput{}}};
-  }
-  return std::get<DialectCall>(std::move(read));
-}
-const ChatInput& chat(const DialectCall& read) {
-  return std::get<ChatInput>(read.call.input);
+  return read_call(read_messages_call, text);
 }
 json::array messages(const std::string& list) {
-  return chat(read(body(R"("messages":)" + list))).messages;
-}
-
-struct Refusal {
-  std::string body;
-  std::string_view param;
-  std::string_view said;  // a part of the error's message
-};
-void expect_refused(const Refusal& wanted) {
-  const Checked<DialectCall> read = read_messages_call(json::parse(wanted.body));
-  const ApiError* error = std::get_if<ApiError>(&read);
-  if (error == nullptr) {
-    ADD_FAILURE() << "was accepted: " << wanted.body;
-    return;
-  }
-  EXPECT_EQ(error->status, 400);
-  EXPECT_EQ(error->param, wanted.param) << wanted.body;
-  EXPECT_NE(error->message.find(wanted.param), std::string::npos) << error->message;
-  EXPECT_NE(error->message.find(wanted.said), std::string::npos) << error->message;
+  return chat_of(read(body(R"("messages":)" + list))).messages;
 }
 
 TEST(MessagesCall, ReadsTheFieldsOfAllDialects) {
@@ -72,7 +47,7 @@ TEST(MessagesCall, ReadsTheFieldsOfAllDialects) {
 }
 
 TEST(MessagesCall, TurnsMessagesIntoAChat) {
-  expect_json(chat(read(body(R"("system":[{"type":"text","text":"Be kind."},
+  expect_json(chat_of(read(body(R"("system":[{"type":"text","text":"Be kind."},
                   {"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],
                   "messages":[{"role":"user","content":"Hi"}])")))
                   .messages,
@@ -115,13 +90,13 @@ TEST(MessagesCall, ContinuesAnAnswerThatWasBegun) {
   const std::string question = R"([{"role":"user","content":"Sun?"},)";
   const DialectCall begun =
       read(body(R"("messages":)" + question + R"({"role":"assistant","content":"It is ("}])"));
-  EXPECT_TRUE(chat(begun).continue_final_message);
-  EXPECT_FALSE(chat(begun).add_generation_prompt);
+  EXPECT_TRUE(chat_of(begun).continue_final_message);
+  EXPECT_FALSE(chat_of(begun).add_generation_prompt);
   const DialectCall empty =
       read(body(R"("messages":)" + question + R"({"role":"assistant","content":""}])"));
-  EXPECT_FALSE(chat(empty).continue_final_message);
-  EXPECT_TRUE(chat(empty).add_generation_prompt);
-  EXPECT_EQ(chat(empty).messages.size(), 1U);
+  EXPECT_FALSE(chat_of(empty).continue_final_message);
+  EXPECT_TRUE(chat_of(empty).add_generation_prompt);
+  EXPECT_EQ(chat_of(empty).messages.size(), 1U);
 }
 
 constexpr std::string_view kTools = R"("tools":[{"name":"see","description":"Looks.",
@@ -162,7 +137,7 @@ TEST(MessagesCall, ReadsTheOutputsForm) {
   EXPECT_EQ(formed.call.format->field, "output_config.format.schema");
   EXPECT_EQ(std::get<JsonSchema>(formed.call.format->source.what).schema,
             json::parse(R"({"type":"integer"})"));
-  EXPECT_EQ(chat(formed).template_kwargs.at("reasoning_effort"), "low");
+  EXPECT_EQ(chat_of(formed).template_kwargs.at("reasoning_effort"), "low");
 }
 
 TEST(MessagesCall, HasWritersOfItsDialect) {
@@ -176,7 +151,8 @@ TEST(MessagesCall, CountsWithoutMaxTokens) {
   const auto count =
       read_messages_count(json::parse(R"({"messages":)" + std::string(kHello) + "}"));
   EXPECT_TRUE(std::holds_alternative<TextCall>(count));
-  expect_refused({R"({"messages":)" + std::string(kHello) + "}", "max_tokens", "required"});
+  const Refusal refusal{R"({"messages":)" + std::string(kHello) + "}", "max_tokens", "required"};
+  expect_refused(read_messages_call, {&refusal, 1});
 }
 
 TEST(MessagesCall, NamesThePathOfABadField) {
@@ -242,9 +218,7 @@ TEST(MessagesCall, NamesThePathOfABadField) {
       {message_with(R"("output_config":{"format":{"type":"xml"}})"), "output_config.format.type",
        "\"xml\""},
   };
-  for (const Refusal& refusal : table) {
-    expect_refused(refusal);
-  }
+  expect_refused(read_messages_call, table);
 }
 
 TEST(MessagesCall, NamesThePathOfABadTool) {
@@ -278,9 +252,7 @@ TEST(MessagesCall, NamesThePathOfABadTool) {
           "format":{"type":"json_schema","schema":{}}})"),
        "tool_choice", "output_config.format"},
   };
-  for (const Refusal& refusal : table) {
-    expect_refused(refusal);
-  }
+  expect_refused(read_messages_call, table);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ class MessagesReader {
       if (block == nullptr) {
         break;
       }
-      FieldReader reader(*block, place + ".");
+      FieldReader reader(*block, kContentBlockTable, place + ".");
       if (const std::string type = reader.required_string("type"); type == "text") {
         text.append(i == 0 ? "" : "\n").append(reader.required_string("text"));
       } else if (!reader.failed()) {
@@ -81,7 +81,7 @@ class MessagesReader {
     if (message == nullptr) {
       return;
     }
-    FieldReader reader(*message, where + ".");
+    FieldReader reader(*message, kAnthropicMessageTable, where + ".");
     const std::string role = reader.required_string("role");
     const json::value* content = reader.find("content");
     if (content == nullptr) {
@@ -116,7 +116,7 @@ class MessagesReader {
     for (std::size_t i = 0; i < blocks.size() && !fields_.failed(); ++i) {
       const std::string place = fmt::format("{}.{}", where, i);
       if (const json::object* block = object(blocks[i], place)) {
-        FieldReader reader(*block, place + ".");
+        FieldReader reader(*block, kContentBlockTable, place + ".");
         read_block(reader, place, role);
         fields_.adopt(reader);
       }

@@ -45,6 +45,21 @@ Format read_regex(const json::value& value, FieldReader& fields, std::string_vie
   return AnswerFormat{{RegexPattern{pattern}}, "regex " + pattern, std::string(field)};
 }
 
+Format read_gbnf(const json::value& value, FieldReader& fields, std::string_view field) {
+  if (!value.is_string() || value.get_string().empty()) {
+    fields.expect(field, "a grammar in GBNF: a non-empty string", value);
+    return std::nullopt;
+  }
+  const std::string text(std::string_view(value.get_string()));
+  return AnswerFormat{{GbnfText{text}}, "gbnf " + text, std::string(field)};
+}
+
+// Reads llama-server's "grammar", which its clients send empty if there is none.
+Format read_own_grammar(const json::value& value, FieldReader& fields, std::string_view field) {
+  return value.is_string() && value.get_string().empty() ? std::nullopt
+                                                         : read_gbnf(value, fields, field);
+}
+
 Format read_choices(const json::value& value, FieldReader& fields, std::string_view field) {
   const json::array* list = value.if_array();
   if (list == nullptr || list->empty() || list->size() > kMaxChoices) {
@@ -71,7 +86,7 @@ Format read_response_format(FieldReader& fields) {
   if (format == nullptr) {
     return std::nullopt;
   }
-  FieldReader reader(*format, "response_format.");
+  FieldReader reader(*format, kResponseFormatTable, "response_format.");
   const std::string type = reader.string("type").value_or("");
   Format read;
   if (type == "json_object") {
@@ -80,7 +95,8 @@ Format read_response_format(FieldReader& fields) {
                              : read_schema(*schema, reader, "schema");
   } else if (type == "json_schema") {
     const json::object* wrapper = reader.object("json_schema");
-    FieldReader inner(wrapper == nullptr ? *format : *wrapper, "response_format.json_schema.");
+    FieldReader inner(wrapper == nullptr ? *format : *wrapper, kJsonSchemaTable,
+                      "response_format.json_schema.");
     const auto name = inner.string("name");
     const json::value* schema = inner.find("schema");
     inner.boolean("strict");
@@ -139,14 +155,12 @@ Format read_structured_outputs(FieldReader& fields) {
   if (object == nullptr) {
     return std::nullopt;
   }
-  FieldReader reader(*object, "structured_outputs.");
+  FieldReader reader(*object, kStructuredOutputsTable, "structured_outputs.");
   std::vector<Format> found;
-  for (const char* name : {"grammar", "structural_tag"}) {
-    if (reader.find(name) != nullptr) {
-      reader.fail(name, fmt::format("structured_outputs.{} is not supported: use json, regex or "
-                                    "choice",
-                                    name));
-    }
+  if (reader.refused("structural_tag") != nullptr) {
+    reader.fail("structural_tag",
+                "structured_outputs.structural_tag is not supported: use json, regex, choice or "
+                "grammar");
   }
   if (const json::value* schema = reader.find("json")) {
     found.push_back(read_schema(*schema, reader, "json"));
@@ -160,14 +174,17 @@ Format read_structured_outputs(FieldReader& fields) {
   if (const json::value* choices = reader.find("choice")) {
     found.push_back(read_choices(*choices, reader, "choice"));
   }
+  if (const json::value* grammar = reader.find("grammar")) {
+    found.push_back(read_gbnf(*grammar, reader, "grammar"));
+  }
   Format format = found.empty() ? std::nullopt : std::move(found[0]);
   read_whitespace(reader, "whitespace_pattern",
                   reader.boolean("disable_any_whitespace").value_or(false), format);
   fields.adopt(reader);
   if (found.size() > 1) {
     fields.fail("structured_outputs",
-                "structured_outputs must have one of json, json_object, regex and choice, not "
-                "several");
+                "structured_outputs must have one of json, json_object, regex, choice and grammar, "
+                "not several");
   }
   if (!format || fields.failed()) {
     return std::nullopt;
@@ -198,10 +215,10 @@ Format read_format(FieldReader& fields) {
   add(read_response_format(fields));
   add(read_structured_outputs(fields));
   using Read = Format (*)(const json::value&, FieldReader&, std::string_view);
-  constexpr std::pair<std::string_view, Read> kPlain[] = {{"guided_json", read_schema},
-                                                          {"json_schema", read_schema},
-                                                          {"guided_regex", read_regex},
-                                                          {"guided_choice", read_choices}};
+  constexpr std::pair<std::string_view, Read> kPlain[] = {
+      {"guided_json", read_schema},  {"json_schema", read_schema},
+      {"guided_regex", read_regex},  {"guided_choice", read_choices},
+      {"guided_grammar", read_gbnf}, {"grammar", read_own_grammar}};
   for (const auto& [name, read] : kPlain) {
     if (const json::value* value = fields.find(name)) {
       add(read(*value, fields, name));

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json/serialize.hpp>
 #include <cmath>
 #include <limits>
+
+#include "base/check.h"
 
 namespace protean {
 
@@ -52,16 +55,33 @@ std::optional<std::int64_t> as_integer(const json::value& value, std::int64_t lo
   return number >= low && number <= high ? std::optional(number) : std::nullopt;
 }
 
-FieldReader::FieldReader(const json::object& object, std::string path)
-    : object_(object), path_(std::move(path)) {}
+FieldReader::FieldReader(const json::object& object, Fields table, std::string path)
+    : object_(object), table_(table), path_(std::move(path)) {}
 
-const json::value* FieldReader::find(std::string_view name) const {
+const Field& FieldReader::field(std::string_view name) const {
+  const auto found = std::find_if(table_.begin(), table_.end(),
+                                  [&](const Field& field) { return field.name == name; });
+  check(found != table_.end(), "a table lists each field that is read");
+  return *found;
+}
+
+const json::value* FieldReader::value_of(std::string_view name, FieldKind kind) const {
+  check(field(name).kind == kind, "a field is read as its table says");
+  return refused(name);
+}
+
+const json::value* FieldReader::refused(std::string_view name) const {
   const json::value* value = object_.if_contains(name);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
+const json::value* FieldReader::find(std::string_view name) const {
+  field(name);
+  return refused(name);
+}
+
 std::optional<bool> FieldReader::boolean(std::string_view name) {
-  const json::value* value = find(name);
+  const json::value* value = value_of(name, FieldKind::kBoolean);
   if (value == nullptr) {
     return std::nullopt;
   }
@@ -72,16 +92,26 @@ std::optional<bool> FieldReader::boolean(std::string_view name) {
   return value->get_bool();
 }
 
-std::optional<std::int64_t> FieldReader::integer(std::string_view name, std::int64_t low,
-                                                 std::int64_t high) {
-  const json::value* value = find(name);
+std::optional<std::int64_t> FieldReader::integer(std::string_view name) {
+  const Field& listed = field(name);
+  return read_integer(value_of(name, FieldKind::kInteger), name, listed.least, listed.most);
+}
+
+std::optional<std::int64_t> FieldReader::integer_within(std::string_view name, std::int64_t low,
+                                                        std::int64_t high) {
+  return read_integer(value_of(name, FieldKind::kAny), name, low, high);
+}
+
+std::optional<std::int64_t> FieldReader::read_integer(const json::value* value,
+                                                      std::string_view name, std::int64_t low,
+                                                      std::int64_t high) {
   if (value == nullptr) {
     return std::nullopt;
   }
   const std::optional<std::int64_t> number = as_integer(*value, low, high);
   if (!number) {
     expect(name,
-           high == std::numeric_limits<std::int64_t>::max() && !too_large(*value)
+           high == kNoLimit && !too_large(*value)
                ? fmt::format("an integer of at least {}", low)
                : fmt::format("an integer from {} to {}{}", low, high,
                              too_large(*value) ? ", in digits only" : ""),
@@ -90,11 +120,12 @@ std::optional<std::int64_t> FieldReader::integer(std::string_view name, std::int
   return number;
 }
 
-std::optional<float> FieldReader::number(std::string_view name, const NumberRange& range) {
-  const json::value* value = find(name);
+std::optional<float> FieldReader::number(std::string_view name) {
+  const json::value* value = value_of(name, FieldKind::kNumber);
   if (value == nullptr) {
     return std::nullopt;
   }
+  const NumberRange& range = field(name).range;
   const double number =
       value->is_number() ? value->to_number<double>() : std::numeric_limits<double>::quiet_NaN();
   const bool above = range.low_included ? number >= range.low : number > range.low;
@@ -109,7 +140,7 @@ std::optional<float> FieldReader::number(std::string_view name, const NumberRang
 }
 
 std::optional<std::string> FieldReader::string(std::string_view name) {
-  const json::value* value = find(name);
+  const json::value* value = value_of(name, FieldKind::kString);
   if (value == nullptr) {
     return std::nullopt;
   }
@@ -129,7 +160,7 @@ std::string FieldReader::required_string(std::string_view name) {
 }
 
 const json::array* FieldReader::array(std::string_view name) {
-  const json::value* value = find(name);
+  const json::value* value = value_of(name, FieldKind::kArray);
   if (value != nullptr && !value->is_array()) {
     expect(name, "an array", *value);
     return nullptr;
@@ -138,7 +169,7 @@ const json::array* FieldReader::array(std::string_view name) {
 }
 
 const json::object* FieldReader::object(std::string_view name) {
-  const json::value* value = find(name);
+  const json::value* value = value_of(name, FieldKind::kObject);
   if (value != nullptr && !value->is_object()) {
     expect(name, "an object", *value);
     return nullptr;

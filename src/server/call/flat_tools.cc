@@ -73,7 +73,7 @@ void read_flat_tools(FieldReader& fields, const FlatToolStyle& style, ToolFields
     if (!(*tools)[i].is_object()) {
       return fields.expect(where, "an object", (*tools)[i]);
     }
-    FieldReader tool((*tools)[i].get_object(), where + ".");
+    FieldReader tool((*tools)[i].get_object(), style.table, where + ".");
     read_tool(tool, where, style, read);
     fields.adopt(tool);
   }

@@ -26,6 +26,19 @@ struct CompletionInput {
   std::vector<TextOrTokens> prompts;
 };
 
+// Asks for what stands between two texts. Only models with tokens for that can tell.
+struct InfillChunk {
+  std::string filename;
+  std::string text;
+};
+struct InfillInput {
+  std::string prefix;
+  std::string suffix;
+  std::string middle;              // what the answer's text goes on from
+  std::vector<InfillChunk> extra;  // files that help, the most helpful last
+  std::string field;               // of the body, for errors
+};
+
 // How the prompt is computed.
 struct PromptFields {
   std::optional<bool> add_special_tokens;
@@ -117,7 +130,7 @@ struct FieldNames {
 // model. Fields that we do not support have been refused.
 struct GenerationCall {
   std::string model;  // empty: the model that is served
-  std::variant<ChatInput, CompletionInput> input;
+  std::variant<ChatInput, CompletionInput, InfillInput> input;
   PromptFields prompt;
   SamplingFields sampling;
   TokenFields tokens;

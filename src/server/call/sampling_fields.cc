@@ -17,7 +17,6 @@ constexpr std::size_t kMaxTokenIds = 1024;
 constexpr std::size_t kMaxBiases = 4096;
 constexpr std::size_t kMaxBadWords = 64;
 constexpr std::int64_t kLargestTokenId = std::numeric_limits<TokenId>::max();
-constexpr std::int64_t kLongestMs = std::int64_t{7} * 24 * 3600 * 1000;
 
 std::optional<std::uint64_t> read_seed(FieldReader& fields) {
   const json::value* seed = fields.find("seed");
@@ -138,18 +137,17 @@ std::optional<std::vector<TokenId>> read_token_ids(const json::array& list, std:
 
 SamplingFields read_sampling(FieldReader& fields) {
   SamplingFields read;
-  read.temperature = fields.number("temperature", {.low = 0, .high = 100});
-  read.top_p = fields.number("top_p", {.low = 0, .high = 1, .low_included = false});
-  read.min_p = fields.number("min_p", {.low = 0, .high = 1});
-  if (const auto top_k = fields.integer("top_k", -1, kNoLimit)) {
+  read.temperature = fields.number("temperature");
+  read.top_p = fields.number("top_p");
+  read.min_p = fields.number("min_p");
+  if (const auto top_k = fields.integer("top_k")) {
     read.top_k = static_cast<int>(
         std::clamp(*top_k, std::int64_t{0}, std::int64_t{std::numeric_limits<int>::max()}));
   }
   read.seed = read_seed(fields);
-  read.repetition_penalty =
-      fields.number("repetition_penalty", {.low = 0, .high = 100, .low_included = false});
-  read.presence_penalty = fields.number("presence_penalty", {.low = -2, .high = 2});
-  read.frequency_penalty = fields.number("frequency_penalty", {.low = -2, .high = 2});
+  read.repetition_penalty = fields.number("repetition_penalty");
+  read.presence_penalty = fields.number("presence_penalty");
+  read.frequency_penalty = fields.number("frequency_penalty");
   return read;
 }
 
@@ -169,7 +167,7 @@ StopFields read_stop(FieldReader& fields) {
   read.token_ids = read_id_field(fields, "stop_token_ids", kMaxTokenIds);
   read.ignore_eos = fields.boolean("ignore_eos").value_or(false);
   read.keep_string = fields.boolean("include_stop_str_in_output").value_or(false);
-  read.min_tokens = fields.integer("min_tokens", 0, kNoLimit).value_or(0);
+  read.min_tokens = fields.integer("min_tokens").value_or(0);
   return read;
 }
 
@@ -216,7 +214,7 @@ CompletionInput read_completion_input(FieldReader& fields, std::string_view name
 PromptFields read_prompt_fields(FieldReader& fields) {
   PromptFields read;
   read.add_special_tokens = fields.boolean("add_special_tokens");
-  if (const auto length = fields.integer("truncate_prompt_tokens", -1, kNoLimit)) {
+  if (const auto length = fields.integer_within("truncate_prompt_tokens", -1, kNoLimit)) {
     read.truncate_to = length;
     if (*length == 0) {
       fields.fail("truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or at least 1");
@@ -232,7 +230,7 @@ StreamFields read_stream(FieldReader& fields) {
     if (!read.enabled) {
       fields.fail("stream_options", "stream_options is only allowed when stream is true");
     }
-    FieldReader options(*object, "stream_options.");
+    FieldReader options(*object, kStreamOptionsTable, "stream_options.");
     read.usage = options.boolean("include_usage").value_or(false);
     read.continuous_usage = options.boolean("continuous_usage_stats").value_or(false) && read.usage;
     fields.adopt(options);
@@ -242,11 +240,8 @@ StreamFields read_stream(FieldReader& fields) {
 
 UrgencyFields read_urgency(FieldReader& fields) {
   UrgencyFields read;
-  read.priority = static_cast<int>(
-      fields.integer("priority", std::numeric_limits<int>::min(), std::numeric_limits<int>::max())
-          .value_or(0));
-  if (const auto seconds = fields.number(
-          "timeout", {.low = 0, .high = kLongestMs / 1000.0, .low_included = false})) {
+  read.priority = static_cast<int>(fields.integer("priority").value_or(0));
+  if (const auto seconds = fields.number("timeout")) {
     read.timeout_ms = std::max<std::int64_t>(1, std::llround(*seconds * 1000.0));
   }
   return read;
@@ -256,7 +251,7 @@ ReportFields read_report(FieldReader& fields, bool chat) {
   ReportFields read;
   if (chat) {
     read.logprobs = fields.boolean("logprobs").value_or(false);
-    if (const auto top = fields.integer("top_logprobs", 0, kMostTopLogprobs)) {
+    if (const auto top = fields.integer("top_logprobs")) {
       read.top_logprobs = static_cast<int>(*top);
       if (*top > 0 && !read.logprobs) {
         fields.fail("top_logprobs", "top_logprobs is only allowed when logprobs is true");
@@ -264,12 +259,12 @@ ReportFields read_report(FieldReader& fields, bool chat) {
     }
   } else if (const json::value* count = fields.find("logprobs");
              count != nullptr && *count != false) {  // some chat clients always send false
-    if (const auto top = fields.integer("logprobs", 0, kMostTopLogprobs)) {
+    if (const auto top = fields.integer_within("logprobs", 0, kMostTopLogprobs)) {
       read.logprobs = true;
       read.top_logprobs = static_cast<int>(*top);
     }
   }
-  if (const auto top = fields.integer("prompt_logprobs", 0, kMostTopLogprobs)) {
+  if (const auto top = fields.integer("prompt_logprobs")) {
     read.prompt_logprobs = static_cast<int>(*top);
   }
   read.token_ids = fields.boolean("return_token_ids").value_or(false);

@@ -28,7 +28,7 @@ void check_tool(const json::value& tool, const std::string& where, FieldReader& 
   if (function == nullptr || !function->is_object()) {
     return fields.fail("tools", where + ".function is required: an object");
   }
-  FieldReader reader(function->get_object(), where + ".function.");
+  FieldReader reader(function->get_object(), kFunctionTable, where + ".function.");
   const auto name = reader.string("name");
   if (!name || !is_function_name(*name)) {
     reader.fail("name", fmt::format("{}.function.name is required: {}", where, kFunctionNameRule));

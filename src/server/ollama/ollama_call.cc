@@ -24,6 +24,48 @@ namespace json = boost::json;
 constexpr std::string_view kIdPrefix = "ollama-";
 constexpr std::size_t kLongestLoadBody = 4096;
 
+constexpr std::array kOllamaOptionsTable =
+    joined(kSamplingTable, kStopTable,
+           std::array{number_field("repeat_penalty", {.low = 0, .high = 100, .low_included = false},
+                                   "Ollama's name of repetition_penalty."),
+                      integer_field("num_predict", -2, kNoLimit,
+                                    "The most tokens of the answer; -1 and -2: as many as fit."),
+                      any_field("mirostat", R"({"const":0})", "Is not supported: leave it out."),
+                      any_field("tfs_z", R"({"const":1})", "Is not supported: leave it out."),
+                      any_field("typical_p", R"({"const":1})", "Is not supported: leave it out.")});
+constexpr Field kOllamaModelField =
+    string_field("model", "The model that answers; the first one of the server by default.");
+constexpr std::array kOllamaSharedTable{
+    kOllamaModelField,
+    boolean_field("stream", "Sends the answer as lines of JSON; true by default."),
+    object_field("options", "How tokens are drawn, and when the answer ends.", kOllamaOptionsTable),
+    any_field("format", R"({"anyOf":[{"enum":["","json"]},{"type":"object"}]})",
+              "The answer is JSON, or JSON of this schema."),
+};
+constexpr std::array kOllamaChatTable =
+    joined(kOllamaSharedTable, kToolsTable,
+           std::array{array_field("messages",
+                                  "The conversation so far; without it, the model is loaded.")});
+constexpr std::array kOllamaGenerateTable = joined(
+    kOllamaSharedTable,
+    std::array{string_field("prompt", "What the user says; without it, the model is loaded."),
+               string_field("suffix", "The answer goes between the prompt and this text."),
+               string_field("system", "A system message before it."),
+               boolean_field("raw", "Continues the prompt as it is, without the chat template.")});
+constexpr std::string_view kTextsSchema =
+    R"({"type":["string","array"],"minLength":1,"minItems":1,"items":{"type":"string",)"
+    R"("minLength":1}})";
+constexpr std::array kOllamaEmbeddingTable{
+    kOllamaModelField,
+    boolean_field("truncate", "Cuts texts that are too long; true by default."),
+    integer_field("dimensions", 1, kNoLimit, "Must be the size of the model's vectors."),
+};
+constexpr std::array kOllamaEmbedTable = joined(
+    kOllamaEmbeddingTable,
+    std::array{required(any_field("input", kTextsSchema, "A text, or a list: a vector each."))});
+constexpr std::array kOllamaEmbeddingsTable = joined(
+    kOllamaEmbeddingTable, std::array{required(any_field("prompt", kTextsSchema, "A text."))});
+
 struct OllamaRefusal {
   std::string_view field;
   std::string_view why;
@@ -32,7 +74,6 @@ constexpr std::array kOllamaRefusals{
     OllamaRefusal{"images", "this model reads text only"},
     OllamaRefusal{"template", "the chat template is the model's own"},
     OllamaRefusal{"context", "send the conversation to /api/chat as messages"},
-    OllamaRefusal{"suffix", "text cannot be inserted before another text"},
     OllamaRefusal{"think", "thoughts are not told apart from answers"},
     OllamaRefusal{"logprobs", "use /v1/chat/completions"},
 };
@@ -40,7 +81,7 @@ constexpr std::array kOllamaRefusals{
 // Clients also send these fields with values that mean nothing: "", false and empty lists.
 void refuse_ollama_fields(FieldReader& fields) {
   for (const auto& [field, why] : kOllamaRefusals) {
-    const json::value* value = fields.find(field);
+    const json::value* value = fields.refused(field);
     const bool neutral = value == nullptr || *value == "" || *value == false ||
                          (value->is_array() && value->get_array().empty());
     if (!neutral) {
@@ -71,15 +112,14 @@ void read_options(FieldReader& fields, GenerationCall& call) {
   if (object == nullptr) {
     return;
   }
-  FieldReader options(*object, "options.");
+  FieldReader options(*object, kOllamaOptionsTable, "options.");
   call.sampling = read_sampling(options);
-  if (const auto penalty =
-          options.number("repeat_penalty", {.low = 0, .high = 100, .low_included = false})) {
+  if (const auto penalty = options.number("repeat_penalty")) {
     call.sampling.repetition_penalty = penalty;
   }
   call.stop = read_stop(options);
   // -1 and -2 mean as many tokens as the context holds.
-  if (const auto most = options.integer("num_predict", -2, kNoLimit)) {
+  if (const auto most = options.integer("num_predict")) {
     if (*most == 0) {
       options.fail("num_predict", "options.num_predict must be -1, -2 or at least 1");
     }
@@ -223,6 +263,14 @@ void read_prompt(FieldReader& fields, GenerationCall& call) {
   if (prompt.empty()) {
     fields.fail("prompt", "prompt is required: a text that is not empty");
   }
+  if (std::string suffix = fields.string("suffix").value_or(""); !suffix.empty()) {
+    if (!system.empty()) {
+      fields.fail("system", "system and suffix exclude each other: nothing is said in code");
+    }
+    call.input = InfillInput{.prefix = prompt, .suffix = std::move(suffix), .field = "suffix"};
+    call.names = {.input = "prompt", .max_tokens = "options.num_predict"};
+    return;
+  }
   if (fields.boolean("raw").value_or(false)) {
     if (!system.empty()) {
       fields.fail("system", "system and raw exclude each other: raw uses no chat template");
@@ -255,15 +303,17 @@ Checked<DialectCall> read_embedding(json::value& body, std::string_view field,
   if (!body.is_object()) {
     return no_object(body);
   }
-  FieldReader fields(body.get_object());
+  FieldReader fields(body.get_object(),
+                     field == "input" ? ollama_embed_fields() : ollama_embeddings_fields());
   GenerationCall call;
   call.embedding.emplace();
+  call.names.input = field;
   call.max_tokens = 0;
   call.model = without_latest(fields.string("model").value_or(""));
   if (fields.boolean("truncate").value_or(true)) {
     call.prompt.truncate_to = -1;
   }
-  call.embedding->dimensions = fields.integer("dimensions", 1, kNoLimit);
+  call.embedding->dimensions = fields.integer("dimensions");
   call.input = read_completion_input(fields, field);
   for (const TextOrTokens& input : std::get<CompletionInput>(call.input).prompts) {
     const std::string* text = std::get_if<std::string>(&input);
@@ -301,7 +351,7 @@ Checked<DialectCall> read_ollama_chat(json::value body) {
   if (!body.is_object()) {
     return no_object(body);
   }
-  FieldReader fields(body.get_object());
+  FieldReader fields(body.get_object(), kOllamaChatTable);
   GenerationCall call;
   call.input = ChatInput{};
   call.tools = read_tools(fields);
@@ -320,7 +370,7 @@ Checked<DialectCall> read_ollama_generate(json::value body) {
   if (!body.is_object()) {
     return no_object(body);
   }
-  FieldReader fields(body.get_object());
+  FieldReader fields(body.get_object(), kOllamaGenerateTable);
   GenerationCall call;
   read_shared_fields(fields, call);
   read_prompt(fields, call);
@@ -361,6 +411,22 @@ std::optional<std::string> ollama_load_answer(std::string_view text, std::int64_
   answer["done"] = true;
   answer["done_reason"] = unloads ? "unload" : "load";
   return json::serialize(answer);
+}
+
+Fields ollama_chat_fields() {
+  return kOllamaChatTable;
+}
+
+Fields ollama_generate_fields() {
+  return kOllamaGenerateTable;
+}
+
+Fields ollama_embed_fields() {
+  return kOllamaEmbedTable;
+}
+
+Fields ollama_embeddings_fields() {
+  return kOllamaEmbeddingsTable;
 }
 
 }  // namespace protean

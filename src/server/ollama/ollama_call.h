@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "server/answer/answer_writer.h"
+#include "server/call/field.h"
 
 namespace protean {
 
@@ -18,6 +19,11 @@ Checked<DialectCall> read_ollama_generate(boost::json::value body);
 // Read the bodies of POST /api/embed and of the older POST /api/embeddings.
 Checked<DialectCall> read_ollama_embed(boost::json::value body);
 Checked<DialectCall> read_ollama_embeddings(boost::json::value body);
+
+Fields ollama_chat_fields();
+Fields ollama_generate_fields();
+Fields ollama_embed_fields();
+Fields ollama_embeddings_fields();
 
 // Returns the answer to a call that only loads or unloads a model: one without messages or prompt.
 // The model of a server is always loaded. Returns nothing for other bodies.

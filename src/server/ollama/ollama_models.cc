@@ -83,13 +83,18 @@ std::string describe_model(const ServedModel& model) {
                                       {"capabilities", std::move(capabilities)}});
 }
 
+constexpr std::array kOllamaNamedTable{
+    string_field("model", "The model; the first one of the server by default."),
+    string_field("name", "The older name of model."),
+};
+
 // Reads the model's name, which older clients call "name".
 Checked<TextCall> read_named(const json::value& body,
                              std::function<Checked<std::string>(const ServedModel&)> run) {
   if (!body.is_object()) {
     return ApiError{.message = "the body must be a JSON object, not " + describe(body)};
   }
-  FieldReader fields(body.get_object());
+  FieldReader fields(body.get_object(), kOllamaNamedTable);
   const std::string older = fields.string("name").value_or("");
   const std::string name = fields.string("model").value_or(older);
   if (fields.failed()) {
@@ -127,6 +132,10 @@ Checked<TextCall> read_ollama_pull(json::value body) {
   return read_named(body, [](const ServedModel&) -> Checked<std::string> {
     return std::string("{\"status\":\"success\"}\n");
   });
+}
+
+Fields ollama_named_fields() {
+  return kOllamaNamedTable;
 }
 
 }  // namespace protean

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <bit>
-#include <limits>
 #include <utility>
 
 #include "server/answer/embedding_text.h"
@@ -17,6 +17,16 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxInputs = 2048;  // OpenAI's limit
+
+constexpr std::array kEmbeddingTable = joined(
+    kPromptTable, kUrgencyTable,
+    std::array{string_field("model", "The model that embeds."),
+               string_field("encoding_format", "How vectors are written; float by default.",
+                            R"({"enum":["float","base64"]})"),
+               integer_field("dimensions", 1, kNoLimit, "Must be the size of the model's vectors."),
+               string_field("user", "A label, which changes nothing."),
+               required(any_field("input", kTextsOrTokensSchema,
+                                  "Text, token ids, or a list of these: a vector each."))});
 
 std::string base64(const std::vector<float>& values) {
   constexpr std::string_view kAlphabet =
@@ -90,9 +100,10 @@ Checked<DialectCall> read_embedding_call(json::value body) {
   if (object == nullptr) {
     return ApiError{.message = "the body must be a JSON object, not " + describe(body)};
   }
-  FieldReader fields(*object);
+  FieldReader fields(*object, kEmbeddingTable);
   GenerationCall call;
   call.embedding.emplace();
+  call.names.input = "input";
   call.model = fields.string("model").value_or("");
   call.prompt = read_prompt_fields(fields);
   call.urgency = read_urgency(fields);
@@ -101,8 +112,7 @@ Checked<DialectCall> read_embedding_call(json::value body) {
   if (format != "float" && format != "base64") {
     fields.fail("encoding_format", "encoding_format must be \"float\" or \"base64\"");
   }
-  call.embedding->dimensions =
-      fields.integer("dimensions", 1, std::numeric_limits<std::int64_t>::max());
+  call.embedding->dimensions = fields.integer("dimensions");
   fields.string("user");
   call.input = read_completion_input(fields, "input");
   check_inputs(std::get<CompletionInput>(call.input).prompts, fields);
@@ -114,6 +124,10 @@ Checked<DialectCall> read_embedding_call(json::value body) {
     return std::make_unique<EmbeddingWriter>(identity.model, as_base64);
   };
   return DialectCall{std::move(call), "embd-", make};
+}
+
+Fields embedding_fields() {
+  return kEmbeddingTable;
 }
 
 }  // namespace protean

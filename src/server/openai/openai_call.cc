@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <boost/json/value.hpp>
 
 #include "server/call/answer_format.h"
@@ -16,7 +17,32 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxSaltBytes = 1024;
-constexpr std::int64_t kMaxChoicesPerPrompt = 128;
+
+constexpr std::array kCommonTable = joined(
+    kSamplingTable, kTokenTable, kStopTable, kStreamTable, kReportTable, kUrgencyTable,
+    kFormatTable, kPromptTable,
+    std::array{
+        string_field("model", "The model that answers; the first one of the server by default."),
+        string_field("user", "A label, which changes nothing."),
+        string_field("cache_salt", "Shares the prefix cache only with requests of the same salt.",
+                     R"({"minLength":1})"),
+        integer_field("n", 1, 128, "How many answers each prompt gets."),
+        integer_field("best_of", 1, kNoLimit, "Must be 1 or n: there is no choice among answers."),
+        any_field("max_tokens", R"({"type":"integer","minimum":0})",
+                  "The most tokens of an answer; 0 only if a completion asks about its prompt."),
+        any_field("max_completion_tokens", R"({"type":"integer","minimum":0})",
+                  "The newer name of max_tokens.")});
+
+constexpr std::array kChatTable =
+    joined(kChatInputTable, kToolsTable, kChatReportTable, kCommonTable,
+           std::array{array_field("modalities", "Must be [\"text\"].", R"({"const":["text"]})")});
+
+constexpr std::array kCompletionTable =
+    joined(std::array{required(any_field("prompt", kTextsOrTokensSchema,
+                                         "Text, token ids, or a list of these: a prompt each.")),
+                      boolean_field("echo", "Begins the answer with the prompt."),
+                      string_field("suffix", "The answer goes between the prompt and this text.")},
+           kCompletionReportTable, kCommonTable);
 
 void read_salt(FieldReader& fields, GenerationCall& call) {
   if (const auto salt = fields.string("cache_salt")) {
@@ -32,8 +58,8 @@ void read_salt(FieldReader& fields, GenerationCall& call) {
 }
 
 void read_counts(FieldReader& fields, GenerationCall& call) {
-  call.n = fields.integer("n", 1, kMaxChoicesPerPrompt).value_or(1);
-  const auto best_of = fields.integer("best_of", 1, kNoLimit);
+  call.n = fields.integer("n").value_or(1);
+  const auto best_of = fields.integer("best_of");
   if (best_of && *best_of != 1 && *best_of != call.n) {
     fields.fail("best_of",
                 "best_of is not supported: choosing among several answers is not "
@@ -42,8 +68,8 @@ void read_counts(FieldReader& fields, GenerationCall& call) {
   // A completion may ask about the prompt alone.
   const bool prompt_told = call.prompt.echo || call.report.prompt_logprobs;
   const std::int64_t least = prompt_told && !call.chat() ? 0 : 1;
-  const auto max_tokens = fields.integer("max_tokens", least, kNoLimit);
-  const auto newer_name = fields.integer("max_completion_tokens", least, kNoLimit);
+  const auto max_tokens = fields.integer_within("max_tokens", least, kNoLimit);
+  const auto newer_name = fields.integer_within("max_completion_tokens", least, kNoLimit);
   call.max_tokens = newer_name ? newer_name : max_tokens;
   if (call.max_tokens && call.stop.min_tokens > *call.max_tokens) {
     fields.fail("min_tokens", fmt::format("min_tokens is {}, more than max_tokens, which is {}",
@@ -78,6 +104,26 @@ void refuse_conflicts(FieldReader& fields, const GenerationCall& call) {
   }
 }
 
+// Reads the prompts of a completion, or a prompt and the suffix that comes after the answer.
+void read_input(FieldReader& fields, GenerationCall& call) {
+  CompletionInput input = read_completion_input(fields, "prompt");
+  std::string suffix = fields.string("suffix").value_or("");
+  if (suffix.empty()) {
+    call.input = std::move(input);
+    return;
+  }
+  const std::string* prompt =
+      input.prompts.size() == 1 ? std::get_if<std::string>(&input.prompts[0]) : nullptr;
+  if (prompt == nullptr) {
+    return fields.fail("prompt", "prompt must be one text if there is a suffix");
+  }
+  if (call.prompt.echo) {
+    fields.fail("echo", "echo and suffix exclude each other: the answer is between two texts");
+  }
+  call.input = InfillInput{.prefix = *prompt, .suffix = std::move(suffix), .field = "suffix"};
+  call.names.input = "prompt";
+}
+
 // Reads the fields that both kinds of completion have.
 void read_common(FieldReader& fields, GenerationCall& call) {
   call.model = fields.string("model").value_or("");
@@ -102,7 +148,7 @@ Checked<GenerationCall> parse_call(json::value body, bool chat) {
   if (object == nullptr) {
     return ApiError{.message = "the body must be a JSON object, not " + describe(body)};
   }
-  FieldReader fields(*object);
+  FieldReader fields(*object, chat ? chat_fields() : completion_fields());
   GenerationCall call;
   if (chat) {
     call.input = ChatInput{};
@@ -112,7 +158,7 @@ Checked<GenerationCall> parse_call(json::value body, bool chat) {
   } else {
     call.input = CompletionInput{};
     read_common(fields, call);
-    call.input = read_completion_input(fields, "prompt");
+    read_input(fields, call);
   }
   if (fields.failed()) {
     return *fields.error();
@@ -128,6 +174,14 @@ Checked<GenerationCall> parse_chat_call(json::value body) {
 
 Checked<GenerationCall> parse_completion_call(json::value body) {
   return parse_call(std::move(body), false);
+}
+
+Fields chat_fields() {
+  return kChatTable;
+}
+
+Fields completion_fields() {
+  return kCompletionTable;
 }
 
 }  // namespace protean

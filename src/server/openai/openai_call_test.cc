@@ -145,8 +145,8 @@ TEST(GenerationCall, RefusesBadFieldsByName) {
 
 TEST(GenerationCall, RefusesUnsupportedFields) {
   const std::pair<const char*, const char*> fields[] = {
-      {"use_beam_search", "true"},       {"best_of", "2"},
-      {"grammar", R"("root ::= x")"},    {"guided_grammar", R"("root ::= x")"},
+      {"use_beam_search", "true"},
+      {"best_of", "2"},
       {"logits_processors", R"(["x"])"},
   };
   for (const auto& [name, value] : fields) {
@@ -154,7 +154,8 @@ TEST(GenerationCall, RefusesUnsupportedFields) {
     expect_bad({with(field), name, name}, false);
     expect_bad({chat_with(field), name, name}, true);
   }
-  expect_bad({with(R"("suffix":"end")"), "suffix", "filling in"}, false);
+  expect_bad({R"({"prompt":[1],"suffix":"end"})", "prompt", "one text"}, false);
+  expect_bad({with(R"("suffix":"end","echo":true)"), "echo", "suffix"}, false);
   expect_bad({chat_with(R"("echo":true)"), "echo", "repeating"}, true);
   expect_bad({chat_with(R"("functions":[{"name":"f"}])"), "functions", "older form"}, true);
   expect_bad({chat_with(R"("function_call":"auto")"), "function_call", "older form"}, true);

@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <boost/json/serialize.hpp>
 #include <memory>
 #include <utility>
 
+#include "server/answer/prompts.h"
 #include "server/answer/stream_text.h"
 #include "server/call/field_reader.h"
 #include "server/call/sampling_fields.h"
+#include "server/openai/chat_input.h"
 #include "server/openai/openai_call.h"
 #include "tokenizer/utf8.h"
 
@@ -17,6 +20,23 @@ namespace {
 
 namespace json = boost::json;
 using Tokens = std::vector<TokenId>;
+
+constexpr std::array kTokenizeTable{
+    string_field("model", "The model whose tokenizer is asked."),
+    string_field("prompt", "Text to tokenise (vLLM)."),
+    string_field("content", "Text to tokenise (llama-server)."),
+    array_field("messages", "A chat to tokenise, with the other fields of a chat.",
+                R"({"minItems":1})", kMessageTable),
+    boolean_field("return_token_strs", "Adds the tokens' texts (vLLM)."),
+    boolean_field("with_pieces", "Makes tokens objects with their text (llama-server)."),
+    boolean_field("add_special_tokens", "Adds BOS as the tokenizer does (vLLM)."),
+    boolean_field("add_special", "Adds BOS as the tokenizer does (llama-server)."),
+    boolean_field("parse_special", "Reads special tokens in the text; true by default."),
+};
+constexpr std::array kDetokenizeTable{
+    string_field("model", "The model whose tokenizer is asked."),
+    required(array_field("tokens", "Token ids.", R"({"items":{"type":"integer","minimum":0}})")),
+};
 
 struct TokenizeOptions {
   std::string text;  // the prompt or content
@@ -99,7 +119,7 @@ Checked<TextCall> read_tokenize_call(json::value body) {
   if (auto error = not_an_object(body)) {
     return *error;
   }
-  FieldReader fields(body.get_object());
+  FieldReader fields(body.get_object(), kTokenizeTable);
   const bool content = fields.find("content") != nullptr;
   const bool messages = fields.find("messages") != nullptr;
   const bool prompt = fields.find("prompt") != nullptr;
@@ -134,7 +154,7 @@ Checked<TextCall> read_detokenize_call(json::value body) {
   if (auto error = not_an_object(body)) {
     return *error;
   }
-  FieldReader fields(body.get_object());
+  FieldReader fields(body.get_object(), kDetokenizeTable);
   const std::string model = fields.string("model").value_or("");
   const json::array* list = fields.array("tokens");
   if (list == nullptr) {
@@ -154,6 +174,14 @@ Checked<TextCall> read_detokenize_call(json::value body) {
     return json::serialize(json::object{{"prompt", text}, {"content", text}});
   };
   return TextCall{.model = model, .run = run};
+}
+
+Fields tokenize_fields() {
+  return kTokenizeTable;
+}
+
+Fields detokenize_fields() {
+  return kDetokenizeTable;
 }
 
 }  // namespace protean

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "server/answer/served_model.h"
+#include "server/call/field.h"
 
 namespace protean {
 
@@ -22,5 +23,7 @@ using ParseText = Checked<TextCall> (*)(boost::json::value body);
 Checked<TextCall> read_tokenize_call(boost::json::value body);
 // Reads POST /detokenize of both. Special tokens are shown.
 Checked<TextCall> read_detokenize_call(boost::json::value body);
+Fields tokenize_fields();
+Fields detokenize_fields();
 
 }  // namespace protean

@@ -21,8 +21,6 @@ struct Unsupported {
 
 constexpr std::array kUnsupported{
     Unsupported{"use_beam_search", Neutral::kFalse, "beam search"},
-    Unsupported{"guided_grammar", Neutral::kNothing, "a grammar in EBNF"},
-    Unsupported{"grammar", Neutral::kEmpty, "a grammar in GBNF"},
     Unsupported{"structural_tag", Neutral::kNothing, "structure between tags"},
     Unsupported{"logits_processors", Neutral::kEmpty, "code in requests"},
     Unsupported{"kv_transfer_params", Neutral::kEmpty, "moving KV between servers"},
@@ -40,7 +38,6 @@ constexpr std::array kUnsupportedInChat{
 };
 
 constexpr std::array kUnsupportedInCompletions{
-    Unsupported{"suffix", Neutral::kEmpty, "filling in the middle"},
     Unsupported{"prompt_embeds", Neutral::kEmpty, "prompts as embeddings"},
 };
 
@@ -70,7 +67,7 @@ void refuse_modalities(FieldReader& fields) {
 
 void refuse_unsupported(FieldReader& fields, bool chat) {
   const auto refuse = [&fields](const Unsupported& row) {
-    const json::value* value = fields.find(row.field);
+    const json::value* value = fields.refused(row.field);
     if (value != nullptr && !is_neutral(*value, row.neutral)) {
       fields.fail(row.field, fmt::format("{} is not supported: {} is not implemented yet",
                                          row.field, row.what));

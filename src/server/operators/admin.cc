@@ -30,7 +30,7 @@ struct AdminRoute {
 constexpr std::array kAdminRoutes{
     AdminRoute{"/health", "GET, HEAD, OPTIONS"},
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
-    AdminRoute{"/admin/models", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/models", "GET, HEAD, POST, DELETE, OPTIONS"},
     AdminRoute{"/admin/fleet", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
@@ -38,6 +38,8 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/events", "GET, OPTIONS"},
     AdminRoute{"/admin/recording", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/drain", "POST, OPTIONS"},
+    AdminRoute{"/admin/sleep", "POST, OPTIONS"},
+    AdminRoute{"/admin/wake", "POST, OPTIONS"},
     AdminRoute{"/admin/log-level", "GET, HEAD, PUT, OPTIONS"},
     // The page has no secret: it asks for the key and sends it with its calls.
     AdminRoute{"/", "GET, HEAD, OPTIONS", false},
@@ -64,32 +66,11 @@ bool allows(std::string_view list, std::string_view method) {
          std::string::npos;
 }
 
-// Returns the value of `name` in a target's query; nothing if the query does not have it.
-std::optional<std::string_view> query_value(std::string_view target, std::string_view name) {
-  const std::size_t begin = target.find('?');
-  std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
-  while (!rest.empty()) {
-    const std::string_view field = rest.substr(0, rest.find('&'));
-    rest.remove_prefix(std::min(rest.size(), field.size() + 1));
-    const std::size_t equals = field.find('=');
-    if (field.substr(0, equals) == name) {
-      return equals == std::string_view::npos ? "" : field.substr(equals + 1);
-    }
-  }
-  return std::nullopt;
-}
-
 // True if the query has a field other than `model`.
 bool asks_more(std::string_view target) {
   const std::size_t begin = target.find('?');
   std::string_view rest = begin == std::string_view::npos ? "" : target.substr(begin + 1);
   return !rest.empty() && !(rest.starts_with("model=") && rest.find('&') == std::string_view::npos);
-}
-
-// Returns a query's value with its %XX decoded; as it is if they are malformed.
-std::string decoded(std::string_view value) {
-  const auto text = boost::urls::make_pct_string_view(boost::core::string_view(value));
-  return text ? text->decode() : std::string(value);
 }
 
 json::object shown_load(const Observation& seen) {
@@ -215,7 +196,7 @@ HttpHandler::Answer want_form(Service& service, ReplicaId replica, const HttpCal
         {.status = 503,
          .message = "the form cannot be changed while the server is loading or draining"});
   }
-  const auto layers = static_cast<int>(service.form(replica).form.layer_precision.size());
+  const auto layers = static_cast<int>(service.fleet().form(replica).form.layer_precision.size());
   Checked<FormWish> wish = read_form_wish(call.body, layers);
   if (const ApiError* error = std::get_if<ApiError>(&wish)) {
     return error_reply(*error);
@@ -226,7 +207,7 @@ HttpHandler::Answer want_form(Service& service, ReplicaId replica, const HttpCal
 HttpReply recording_reply(const Service& service, const HttpCall& call) {
   double minutes = 60;
   if (asks_more(call.target)) {
-    const std::string_view text = query_value(call.target, "minutes").value_or("");
+    const std::string text = query_value(call.target, "minutes").value_or("");
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), minutes);
     if (failed != std::errc{} || end != text.data() + text.size() ||
         !(minutes > 0 && minutes <= 60)) {
@@ -239,19 +220,49 @@ HttpReply recording_reply(const Service& service, const HttpCall& call) {
           .headers = {{"Content-Disposition", "attachment; filename=\"protean-recording.jsonl\""}}};
 }
 
+HttpReply changed_reply(const Checked<std::string>& name, std::string_view residence) {
+  if (const ApiError* error = std::get_if<ApiError>(&name)) {
+    return error_reply(*error);
+  }
+  return {.status = 202,
+          .body = json::serialize(
+              json::object{{"model", std::get<std::string>(name)}, {"residence", residence}})};
+}
+
+HttpReply residence_reply(const Service& service) {
+  return {.status = 202,
+          .body = json::serialize(json::object{{"model", service.model().names.front()},
+                                               {"residence", to_string(service.residence())}})};
+}
+
+// A model that is about to sleep wakes when something is sent to it: it cannot be turned back.
+HttpReply wake_reply(Service& service) {
+  if (service.residence() == Residence::kAsleep) {
+    service.wake();
+  } else if (service.residence() == Residence::kFallingAsleep) {
+    return error_reply({.status = 409,
+                        .message = fmt::format("{} is about to sleep: try again in a moment",
+                                               service.model().names.front())});
+  }
+  return residence_reply(service);
+}
+
 HttpReply form_reply(const Service& service, ReplicaId replica) {
   json::object shown = service.state_json(replica);
-  shown.emplace("now", shown_load(service.last_seen(replica)));
+  shown.emplace("now", shown_load(service.fleet().seen(replica)));
   return {.body = json::serialize(shown)};
 }
 
 HttpReply fleet_reply(const Service& service) {
+  const FleetReport& fleet = service.fleet();
+  const std::vector<ReplicaId> serving = fleet.serving();
   json::array replicas;
   for (int number = 0; number < service.replicas(); ++number) {
     const ReplicaId replica{number};
-    const Observation& seen = service.last_seen(replica);
+    const Observation& seen = fleet.seen(replica);
     replicas.push_back({{"replica", number},
-                        {"form", to_string(service.form(replica).form)},
+                        {"serves_in", serving[static_cast<std::size_t>(number)].value},
+                        {"form", to_string(fleet.form(replica).form)},
                         {"now", shown_load(seen)},
                         {"routed_total", seen.accepted_total},
                         {"adopted_total", seen.adopted_total},
@@ -259,9 +270,8 @@ HttpReply fleet_reply(const Service& service) {
                         {"released_total", seen.released_total}});
   }
   json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
-  if (const GroupsStatus* groups = service.groups()) {
-    for (auto& [name, value] :
-         shown_groups(*groups, service.now_ns(), static_cast<double>(service.unix_time_s()))) {
+  if (const GroupsStatus* groups = fleet.groups()) {
+    for (auto& [name, value] : shown_groups(*groups, service.unix_offset_ns())) {
       shown[name] = std::move(value);
     }
   }
@@ -299,7 +309,7 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
     return file_reply(call);
   }
   if (row.path == "/admin/models") {
-    return models_reply();
+    return call.method == "POST" || call.method == "DELETE" ? change_reply(call) : models_reply();
   }
   if (row.path == "/admin/log-level") {
     return call.method == "PUT" ? set_level(call.body) : level_reply();
@@ -313,11 +323,10 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
     return models_.handle(call);  // health and metrics are the same on both ports
   }
   Service* service = models_.services().front();
-  if (const auto named = query_value(call.target, "model")) {
-    const std::string name = decoded(*named);
-    service = models_.find(name);
+  if (const auto name = query_value(call.target, "model")) {
+    service = models_.find(*name);
     if (service == nullptr) {
-      return error_reply(models_.unknown(excerpt(name)));
+      return error_reply(models_.unknown(excerpt(*name)));
     }
   }
   return answer_of(row.path, call, *service);
@@ -335,6 +344,9 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   if (path == "/admin/events") {
     return service.watch();
   }
+  if (path == "/admin/sleep" || path == "/admin/wake") {
+    return path == "/admin/sleep" ? sleep_reply(service) : wake_reply(service);
+  }
   if (path == "/admin/recording") {
     return recording_reply(service, call);
   }
@@ -347,26 +359,55 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
     return call.method == "PUT" ? want_form(service, named, call) : form_reply(service, named);
   }
   check(path == "/admin/morphs", "each path of the port is answered");
-  const json::array history = shown_history(*service.form(named).history, service.now_ns(),
+  const json::array history = shown_history(*service.fleet().form(named).history, service.now_ns(),
                                             static_cast<double>(service.unix_time_s()));
   return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
+}
+
+// A model that sleeps already, or is about to, is asked for nothing new.
+HttpReply Admin::sleep_reply(Service& service) const {
+  const Residence now = service.residence();
+  const bool asleep = now == Residence::kAsleep || now == Residence::kFallingAsleep;
+  if (!asleep && !setting_.residents.put_to_sleep(service)) {
+    return error_reply(
+        {.status = 409,
+         .message = fmt::format("{} cannot sleep now: {} of its requests wait or run; try again "
+                                "when they have ended",
+                                service.model().names.front(), service.outstanding())});
+  }
+  return residence_reply(service);
+}
+
+// Deploys the model that the body describes, or removes the one that the query names.
+HttpReply Admin::change_reply(const HttpCall& call) const {
+  if (call.method == "POST") {
+    return changed_reply(setting_.residents.deploy(call.body), "deploying");
+  }
+  const auto named = query_value(call.target, "model");
+  Service* service = named ? models_.find(*named) : nullptr;
+  if (service == nullptr) {
+    return error_reply(
+        named ? models_.unknown(excerpt(*named))
+              : ApiError{.message = "name the model to remove: ?model=NAME", .param = "model"});
+  }
+  return changed_reply(setting_.residents.remove(*service), "leaving");
 }
 
 HttpReply Admin::models_reply() const {
   json::array models;
   for (const Service* service : models_.services()) {
     const ServedModel& model = service->model();
-    std::vector<Observation> seen;
-    for (int replica = 0; replica < service->replicas(); ++replica) {
-      seen.push_back(service->last_seen(ReplicaId{replica}));
-    }
     models.push_back({{"model", model.names.front()},
                       {"names", json::array(model.names.begin(), model.names.end())},
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},
-                      {"device_bytes", model.form.page_bytes * model.form.pages},
-                      {"form", to_string(service->form(ReplicaId{0}).form)},
-                      {"now", shown_load(sum_of(seen))}});
+                      {"residence", to_string(service->residence())},
+                      {"device_bytes", model.form.pages.page_bytes * model.form.pages.all},
+                      {"form", to_string(service->fleet().form(ReplicaId{0}).form)},
+                      {"now", shown_load(service->fleet().sum())}});
+  }
+  for (json::value& model : setting_.residents.absent()) {
+    models.push_back(std::move(model));
   }
   return {.body = json::serialize(json::object{{"models", std::move(models)}})};
 }

@@ -202,6 +202,17 @@ json::object shown_load(const LoadSeen& load) {
           {"tpot_p95_s", seconds_of(load.tpot_p95_ns)}};
 }
 
+json::value shown_packing(const Packing* packing) {
+  if (packing == nullptr) {
+    return nullptr;
+  }
+  return json::object{
+      {"done", packing->done},
+      {"total", packing->total},
+      {"failure", packing->failure.empty() ? json::value(nullptr)
+                                           : json::value(json::string(packing->failure))}};
+}
+
 json::object shown_prediction(const FormPrediction& form) {
   return {{"precision", form.precision},
           {"kv_blocks", form.kv_blocks},
@@ -268,7 +279,10 @@ json::object shown_status(const FormStatus& status) {
           {"embeddings_precisions", shown_precisions(status.embeddings_precisions)},
           {"pinned", status.pinned},
           {"pages",
-           {{"bytes_each", status.page_bytes}, {"all", status.pages}, {"free", status.pages_free}}},
+           {{"bytes_each", status.pages.page_bytes},
+            {"all", status.pages.all},
+            {"free", status.pages.free}}},
+          {"packing", shown_packing(status.packing.get())},
           {"totals",
            {{"swaps_down", status.swaps_down_total},
             {"swaps_up", status.swaps_up_total},

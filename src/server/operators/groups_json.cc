@@ -47,17 +47,16 @@ json::array shown_holdings(const Form& form, std::span<const ReplicaId> replicas
   return devices;
 }
 
-json::object shown_record(const RegroupRecord& record, TimeNs now_ns, double unix_time_s) {
+json::object shown_record(const RegroupRecord& record, TimeNs unix_offset_ns) {
   const auto seconds_after = [&](TimeNs at_ns) {
     return at_ns < 0 ? json::value(nullptr)
                      : json::value(static_cast<double>(at_ns - record.asked_ns) / kNsPerS);
   };
-  const double asked_at = unix_time_s - static_cast<double>(now_ns - record.asked_ns) / kNsPerS;
   return {{"replicas", shown_replicas(record.replicas)},
           {"by", to_string(record.by)},
           {"to", record.together ? "group" : "replicas"},
           {"reason", record.reason},
-          {"asked_at", asked_at},
+          {"asked_at", static_cast<double>(record.asked_ns + unix_offset_ns) / kNsPerS},
           {"joint_steps_after_s", seconds_after(record.begun_ns)},
           {"settled_after_s", seconds_after(record.settled_ns)},
           {"done_after_s", seconds_after(record.done_ns)},
@@ -66,6 +65,27 @@ json::object shown_record(const RegroupRecord& record, TimeNs now_ns, double uni
           {"preempted", record.preempted},
           {"failure", record.failure.empty() ? json::value(nullptr)
                                              : json::value(json::string(record.failure))}};
+}
+
+json::value shown_running(const GroupsStatus& status, TimeNs unix_offset_ns) {
+  if (!status.running) {
+    return nullptr;
+  }
+  json::object shown = shown_record(*status.running, unix_offset_ns);
+  shown["stage"] = status.stage;
+  shown["waits_for"] =
+      status.waits_for.empty() ? json::value(nullptr) : json::value(json::string(status.waits_for));
+  return shown;
+}
+
+json::object without_nulls(const json::object& all) {
+  json::object some;
+  for (const auto& [name, value] : all) {
+    if (!value.is_null()) {
+      some.emplace(name, value);
+    }
+  }
+  return some;
 }
 
 ApiError bad_wish(std::string message) {
@@ -89,7 +109,7 @@ std::optional<ReplicaId> read_replica(const json::value& value) {
 
 }  // namespace
 
-json::object shown_groups(const GroupsStatus& status, TimeNs now_ns, double unix_time_s) {
+json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns) {
   json::array groups;
   for (const GroupStatus& group : status.groups) {
     json::object& shown = groups.emplace_back(json::object()).get_object();
@@ -102,19 +122,31 @@ json::object shown_groups(const GroupsStatus& status, TimeNs now_ns, double unix
   }
   json::array history;
   for (const RegroupRecord& record : status.history) {
-    history.push_back(shown_record(record, now_ns, unix_time_s));
-  }
-  json::value running = nullptr;
-  if (status.running) {
-    json::object one = shown_record(*status.running, now_ns, unix_time_s);
-    one["stage"] = status.stage;
-    one["waits_for"] = status.waits_for.empty() ? json::value(nullptr)
-                                                : json::value(json::string(status.waits_for));
-    running = std::move(one);
+    history.push_back(shown_record(record, unix_offset_ns));
   }
   return {{"groups", std::move(groups)},
-          {"regrouping", std::move(running)},
+          {"regrouping", shown_running(status, unix_offset_ns)},
           {"history", std::move(history)}};
+}
+
+json::object shown_grouping(const GroupsStatus& status, TimeNs unix_offset_ns) {
+  json::array groups;
+  for (const GroupStatus& group : status.groups) {
+    json::object shown{{"replicas", shown_replicas(group.replicas)}};
+    if (group.by) {
+      shown["by"] = to_string(*group.by);
+    }
+    groups.push_back(std::move(shown));
+  }
+  json::object ended;
+  for (const RegroupRecord& record : status.history) {
+    ended[std::to_string(record.asked_ns)] = without_nulls(shown_record(record, unix_offset_ns));
+  }
+  json::object shown{{"groups", std::move(groups)}, {"regroupings", std::move(ended)}};
+  if (status.running) {
+    shown["regrouping"] = without_nulls(shown_running(status, unix_offset_ns).get_object());
+  }
+  return shown;
 }
 
 json::object shown_changes(const std::vector<Regroup>& changes) {

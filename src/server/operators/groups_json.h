@@ -11,9 +11,13 @@
 namespace protean {
 
 // The groups of a fleet as the admin port shows them: which replicas serve as one, what their
-// devices hold, the change under way and the latest ones. `now_ns` is the present time on the clock
-// of events and `unix_time_s` the same on the calendar.
-boost::json::object shown_groups(const GroupsStatus& status, TimeNs now_ns, double unix_time_s);
+// devices hold, the change under way and the latest ones. `unix_offset_ns` is Unix time less the
+// clock of events.
+boost::json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns);
+
+// Shows the same without what devices hold, for merge patches: no field is null, and the changes
+// that have ended are fields of an object, named by when they were asked for.
+boost::json::object shown_grouping(const GroupsStatus& status, TimeNs unix_offset_ns);
 
 // Shows the changes that a wish for groups leads to.
 boost::json::object shown_changes(const std::vector<Regroup>& changes);

@@ -18,6 +18,7 @@ namespace json = boost::json;
 
 constexpr TimeNs kKeptNs = 3600 * kNsPerS;
 constexpr std::size_t kKeptBytes = std::size_t{8} << 20;
+constexpr std::size_t kMostMorphs = 600;  // steps
 
 // Returns the JSON merge patch (RFC 7396) that makes `to` of `from`. Neither holds null.
 json::object merge_patch(const json::object& from, const json::object& to) {
@@ -131,9 +132,9 @@ double LiveFeed::unix_s(TimeNs at_ns) const {
   return in_seconds(at_ns + unix_offset_ns_);
 }
 
-void LiveFeed::engine(const Observation& seen, TimeNs at_ns) {
+void LiveFeed::engine(ReplicaId replica, const Observation& seen, TimeNs at_ns) {
   pass(at_ns);
-  gatherer_.engine(seen, at_ns);
+  gatherer_.engine(replica, seen, at_ns);
 }
 
 void LiveFeed::first_token(TimeNs waited_ns, TimeNs at_ns) {
@@ -161,8 +162,7 @@ void LiveFeed::finished(const EndedRequest& request) {
   keep(times.finished_ns, "request", std::move(line));
 }
 
-void LiveFeed::state(json::object now, const FormStatus& status, TimeNs at_ns) {
-  gatherer_.form(status.form);
+void LiveFeed::state(json::object now, TimeNs at_ns) {
   if (state_.empty()) {
     state_ = now;
     state_before_ = std::move(now);
@@ -172,22 +172,49 @@ void LiveFeed::state(json::object now, const FormStatus& status, TimeNs at_ns) {
     send("state", text);
     keep(at_ns, "state", std::move(text));
   }
-  morphs(*status.history, at_ns);
 }
 
 // Histories share their records, so a record that is another object has changed.
-void LiveFeed::morphs(const MorphHistory& history, TimeNs at_ns) {
+void LiveFeed::form(ReplicaId replica, const FormStatus& status, TimeNs at_ns) {
+  gatherer_.form(replica, status.form);
   MorphHistory changed;
-  std::copy_if(history.begin(), history.end(), std::back_inserter(changed), [&](const auto& one) {
-    return std::find(history_.begin(), history_.end(), one) == history_.end();
-  });
-  history_ = history;
+  for (const std::shared_ptr<const MorphRecord>& record : *status.history) {
+    if (record->asked_ns < morphs_since_ns_) {
+      continue;
+    }
+    std::shared_ptr<const MorphRecord>& known = history_[{replica.value, record->id}];
+    if (known != record) {
+      known = record;
+      changed.push_back(record);
+    }
+  }
   if (changed.empty()) {
     return;
   }
-  std::string text = json::serialize(shown_history(changed, at_ns, unix_s(at_ns)));
+  forget_morphs();
+  std::string text = json::serialize(morphs_json(replica, changed));
   send("morphs", text);
   keep(at_ns, "morphs", std::move(text));
+}
+
+// Keeps the latest morph steps of all replicas. A group's engine begins a history of its own, and
+// the replica's own goes on when the group has parted, so ids do not tell which steps are old.
+void LiveFeed::forget_morphs() {
+  while (history_.size() > kMostMorphs) {
+    const auto oldest = std::min_element(
+        history_.begin(), history_.end(),
+        [](const auto& a, const auto& b) { return a.second->asked_ns < b.second->asked_ns; });
+    morphs_since_ns_ = oldest->second->asked_ns + 1;
+    history_.erase(oldest);
+  }
+}
+
+json::array LiveFeed::morphs_json(ReplicaId replica, const MorphHistory& records) const {
+  json::array shown = shown_history(records, 0, in_seconds(unix_offset_ns_));
+  for (json::value& one : shown) {
+    one.get_object()["replica"] = replica.value;
+  }
+  return shown;
 }
 
 void LiveFeed::pass(TimeNs now_ns) {
@@ -229,6 +256,16 @@ std::string LiveFeed::point_json(const TimelineSlot& slot) const {
   append_quantiles(point, "token_s", slot.token_time);
   append_by_precision(point, "layers", slot.layers);
   append_by_precision(point, "tokens", slot.output_tokens);
+  if (!slot.replicas.empty()) {
+    point += R"(,"replicas":[)";
+    for (const ReplicaSlot& one : slot.replicas) {
+      point += point.back() == '[' ? "" : ",";
+      point += one.serves ? fmt::format("[{},{},{},{},{}]", one.running, one.waiting,
+                                        one.kv_blocks_used, one.kv_blocks, one.output_tokens)
+                          : "null";
+    }
+    point += "]";
+  }
   return point + "}";
 }
 
@@ -272,12 +309,17 @@ std::shared_ptr<GrowingAnswer> LiveFeed::watch(TimeNs now_ns, bool last) {
   const auto closed = [](const Timeline& timeline) {
     return std::max<std::size_t>(timeline.slots().size(), 1) - 1;
   };
+  json::array morphs;
+  for (const auto& [key, record] : history_) {
+    for (json::value& one : morphs_json(ReplicaId{key.first}, {record})) {
+      morphs.push_back(std::move(one));
+    }
+  }
   const std::string hello = fmt::format(
       "event: hello\ndata: {{\"now\":{:.3f},\"state\":{},\"morphs\":{},\"ranges\":{{"
       "\"minute\":{{\"step_s\":{},\"points\":{}}},\"hour\":{{\"step_s\":{},\"points\":{}}},"
       "\"all\":{{\"step_s\":{},\"points\":{}}}}}}}\n\n",
-      unix_s(now_ns), json::serialize(state_),
-      json::serialize(shown_history(history_, now_ns, unix_s(now_ns))),
+      unix_s(now_ns), json::serialize(state_), json::serialize(morphs),
       in_seconds(minute_.slot_ns()), points_json(minute_, minute_.slots().size()),
       in_seconds(hour_.slot_ns()), points_json(hour_, closed(hour_)), in_seconds(all_.slot_ns()),
       points_json(all_, closed(all_)));

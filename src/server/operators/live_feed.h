@@ -4,12 +4,15 @@
 #include <boost/json/object.hpp>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/replica_id.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "http/growing_answer.h"
@@ -29,16 +32,21 @@ namespace protean {
 class LiveFeed {
  public:
   // `unix_offset_ns` is Unix time less the clock of events.
-  explicit LiveFeed(std::int64_t unix_offset_ns) : unix_offset_ns_(unix_offset_ns) {}
+  LiveFeed(std::int64_t unix_offset_ns, int replicas)
+      : unix_offset_ns_(unix_offset_ns), gatherer_(kSlotNs, replicas) {}
   ~LiveFeed();
 
   // What happens, in order of time.
-  void engine(const Observation& seen, TimeNs at_ns);
+  void engine(ReplicaId replica, const Observation& seen, TimeNs at_ns);
   void first_token(TimeNs waited_ns, TimeNs at_ns);
   void next_token(TimeNs waited_ns, TimeNs at_ns);
   void finished(const EndedRequest& request);
-  // Takes the whole state as it is now, and the form that it shows.
-  void state(boost::json::object now, const FormStatus& status, TimeNs at_ns);
+  // Takes a replica's form and its latest morphs.
+  void form(ReplicaId replica, const FormStatus& status, TimeNs at_ns);
+  // Takes for each replica the one that serves for it.
+  void serving(const std::vector<ReplicaId>& by) { gatherer_.serving(by); }
+  // Takes the whole state as it is now.
+  void state(boost::json::object now, TimeNs at_ns);
   // Time has passed: sends the slots that have ended.
   void pass(TimeNs now_ns);
   // Returns when pass() is due; nothing while no slot is open.
@@ -60,6 +68,9 @@ class LiveFeed {
     std::string json;
   };
 
+  // A replica and the id of a morph step.
+  using MorphKey = std::pair<std::int32_t, std::uint64_t>;
+
   double unix_s(TimeNs at_ns) const;
   std::string point_json(const TimelineSlot& slot) const;
   std::string points_json(const Timeline& timeline, std::size_t count) const;
@@ -67,15 +78,17 @@ class LiveFeed {
   void add_to(Timeline& timeline, std::string_view range, const TimelineSlot& slot);
   void send(std::string_view event, const std::string& json);
   void keep(TimeNs at_ns, std::string_view event, std::string json);
-  void morphs(const MorphHistory& history, TimeNs at_ns);
+  boost::json::array morphs_json(ReplicaId replica, const MorphHistory& records) const;
+  void forget_morphs();
 
   const std::int64_t unix_offset_ns_;
-  TimelineGatherer gatherer_{kSlotNs};
+  TimelineGatherer gatherer_;
   Timeline minute_{kSlotNs, 120, Timeline::WhenFull::kDropOldest};
   Timeline hour_{10 * kNsPerS, 361, Timeline::WhenFull::kDropOldest};
   Timeline all_{kNsPerS, 360, Timeline::WhenFull::kJoinPairs};
   boost::json::object state_;
-  std::vector<std::shared_ptr<const MorphRecord>> history_;
+  std::map<MorphKey, std::shared_ptr<const MorphRecord>> history_;
+  TimeNs morphs_since_ns_ = 0;  // steps that were asked for before it are forgotten
   std::deque<Change> changes_;
   std::size_t change_bytes_ = 0;
   boost::json::object state_before_;  // the state before the first of changes_

@@ -41,20 +41,23 @@ std::vector<json::value> lines_of(const std::string& recording) {
 struct LiveFeedTest : testing::Test {
   LiveFeedTest() {
     status.form.layer_precision.resize(4);
-    feed.state({{"form", {{"text", "bf16"}, {"kv_blocks", 10}}}}, status, 0);
+    feed.form(kFirst, status, 0);
+    feed.state({{"form", {{"text", "bf16"}, {"kv_blocks", 10}}}}, 0);
   }
   void step(TimeNs at_ns, int running, std::int64_t tokens) {
     seen.running = running;
     seen.output_tokens_total += tokens;
-    feed.engine(seen, at_ns);
+    feed.engine(kFirst, seen, at_ns);
   }
   void lower(TimeNs at_ns) {
     status.form.layer_precision[0].mlp = Precision::kW4;
-    feed.state({{"form", {{"text", "mixed"}, {"kv_blocks", 10}}}}, status, at_ns);
+    feed.form(kFirst, status, at_ns);
+    feed.state({{"form", {{"text", "mixed"}, {"kv_blocks", 10}}}}, at_ns);
   }
 
   static constexpr TimeNs kUnixNs = 1000 * kNsPerS;
-  LiveFeed feed{kUnixNs};
+  static constexpr ReplicaId kFirst{0};
+  LiveFeed feed{kUnixNs, 1};
   FormStatus status;
   Observation seen;
 };
@@ -66,7 +69,7 @@ TEST_F(LiveFeedTest, TellsAllOnceAndThenOnlyWhatChanges) {
   EXPECT_EQ(hello[0].first, "hello");
   EXPECT_EQ(hello[0].second.at_pointer("/state/form/text"), "bf16");
   EXPECT_EQ(hello[0].second.at_pointer("/now"), 1000.0);
-  feed.state({{"form", {{"text", "bf16"}, {"kv_blocks", 10}}}}, status, 1);
+  feed.state({{"form", {{"text", "bf16"}, {"kv_blocks", 10}}}}, 1);
   EXPECT_TRUE(events_of(*stream).empty()) << "nothing has changed";
 
   lower(2);
@@ -74,7 +77,7 @@ TEST_F(LiveFeedTest, TellsAllOnceAndThenOnlyWhatChanges) {
   ASSERT_EQ(changes.size(), 1U);
   EXPECT_EQ(changes[0].first, "state");
   EXPECT_EQ(changes[0].second, json::parse(R"({"form":{"text":"mixed"}})"));
-  feed.state({}, status, 3);
+  feed.state({}, 3);
   EXPECT_EQ(events_of(*stream).at(0).second, json::parse(R"({"form":null})"));
 }
 
@@ -88,7 +91,7 @@ TEST_F(LiveFeedTest, TellsEachMorphStepWhenItIsNewAndWhenItChanges) {
       history.push_back(std::make_shared<const MorphRecord>(record));
     }
     status.history = std::make_shared<const MorphHistory>(history);
-    feed.state({{"form", {{"text", "bf16"}, {"kv_blocks", 10}}}}, status, 5 * kNsPerS);
+    feed.form(kFirst, status, 5 * kNsPerS);
     return events_of(*stream);
   };
   const MorphRecord first{.id = 1, .step = ResizeKv{5}, .reason = "asked for", .asked_ns = kNsPerS};
@@ -99,6 +102,7 @@ TEST_F(LiveFeedTest, TellsEachMorphStepWhenItIsNewAndWhenItChanges) {
   EXPECT_EQ(begun[0].first, "morphs");
   EXPECT_EQ(begun[0].second.as_array().size(), 2U);
   EXPECT_EQ(begun[0].second.at_pointer("/0/asked_at"), 1001.0);
+  EXPECT_EQ(begun[0].second.at_pointer("/0/replica"), 0);
   MorphRecord done = second;
   done.done_ns = 3 * kNsPerS;
   const Events ended = told({done});
@@ -141,6 +145,61 @@ TEST_F(LiveFeedTest, ClosesSlotsAsTimePassesAndIsSilentWhileNothingRuns) {
   EXPECT_EQ(points[1].second.at_pointer("/point/tokens/bf16"), 12);
 }
 
+// The engine of a group has a history of its own, and the one before it goes on afterwards.
+TEST_F(LiveFeedTest, TellsAStepOnceAlthoughAnotherEngineServedMeanwhile) {
+  const auto stream = feed.watch(0, false);
+  events_of(*stream);
+  const auto step_of = [](std::uint64_t id) {
+    return std::make_shared<const MorphRecord>(
+        MorphRecord{.id = id, .step = ResizeKv{5}, .reason = "asked for", .asked_ns = kNsPerS});
+  };
+  const auto own = std::make_shared<const MorphHistory>(1, step_of(1));
+  for (const auto& history :
+       {own, std::make_shared<const MorphHistory>(1, step_of(1 << 20)), own}) {
+    status.history = history;
+    feed.form(kFirst, status, 2 * kNsPerS);
+  }
+  EXPECT_EQ(events_of(*stream).size(), 2U);
+  EXPECT_EQ(events_of(*feed.watch(0, true)).at(0).second.at("morphs").as_array().size(), 2U);
+}
+
+TEST(LiveFeed, CountsTokensOfEachReplicaAtItsOwnPrecision) {
+  LiveFeed feed(0, 2);
+  FormStatus status;
+  status.form.layer_precision.resize(4);
+  feed.form(ReplicaId{0}, status, 0);
+  status.form.layer_precision.assign(4, {Precision::kW4, Precision::kW4});
+  feed.form(ReplicaId{1}, status, 0);
+  const auto point_after = [&](TimeNs at_ns) {
+    const auto stream = feed.watch(at_ns, false);
+    events_of(*stream);
+    feed.pass(at_ns + kNsPerS);
+    return events_of(*stream).at(0).second.at("point");
+  };
+  Observation first{.running = 2, .kv_blocks = 10, .output_tokens_total = 30};
+  Observation second{.running = 3, .waiting = 1, .kv_blocks = 20, .output_tokens_total = 5};
+  feed.engine(ReplicaId{0}, first, kNsPerMs);
+  feed.engine(ReplicaId{1}, second, 2 * kNsPerMs);
+  const json::value both = point_after(3 * kNsPerMs);
+  EXPECT_EQ(both.at("tokens"), json::parse(R"({"bf16": 30, "w4": 5})"));
+  EXPECT_EQ(both.at("layers"), json::parse(R"({"bf16": 2, "w4": 2})")) << "the replicas' mean";
+  EXPECT_EQ(both.at("running"), 5);
+  EXPECT_EQ(both.at("kv_blocks"), 30);
+  EXPECT_EQ(both.at("replicas"), json::parse("[[2,0,0,10,30],[3,1,0,20,5]]"));
+
+  // From here on, the first replica serves for both, as a group.
+  feed.serving({ReplicaId{0}, ReplicaId{0}});
+  first.kv_blocks = 40;
+  first.output_tokens_total = 37;
+  feed.engine(ReplicaId{0}, first, 2 * kNsPerS);
+  const json::value group = point_after(2 * kNsPerS);
+  EXPECT_EQ(group.at("tokens"), json::parse(R"({"bf16": 7})"));
+  EXPECT_EQ(group.at("layers"), json::parse(R"({"bf16": 4})"));
+  EXPECT_EQ(group.at("running"), 2);
+  EXPECT_EQ(group.at("kv_blocks"), 40);
+  EXPECT_EQ(group.at("replicas"), json::parse("[[2,0,0,40,7],null]"));
+}
+
 TEST_F(LiveFeedTest, JoinsSlotsOfAllTimeInPairsSoThatTheyStayFew) {
   const auto stream = feed.watch(0, false);
   events_of(*stream);
@@ -176,7 +235,7 @@ TEST_F(LiveFeedTest, EndsStreamsAndForgetsWatchersThatLeft) {
   lower(1);
   EXPECT_EQ(changes, 0);
   leaves.reset();
-  feed.state({}, status, 2);
+  feed.state({}, 2);
   EXPECT_EQ(events_of(*stays).size(), 3U);
   EXPECT_FALSE(stays->done());
   feed.end();
@@ -206,7 +265,7 @@ TEST_F(LiveFeedTest, RecordsFromTheStateAtItsBeginning) {
 
 TEST_F(LiveFeedTest, KeepsAnHourAndKnowsTheStateBeforeIt) {
   lower(kNsPerS);
-  feed.state({{"form", {{"text", "back"}}}}, status, 2 * 3600 * kNsPerS);
+  feed.state({{"form", {{"text", "back"}}}}, 2 * 3600 * kNsPerS);
   const auto lines = lines_of(feed.recording(0, 2 * 3600 * kNsPerS));
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0].at_pointer("/state/form/text"), "mixed");

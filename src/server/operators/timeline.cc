@@ -60,6 +60,22 @@ TimeNs DurationCounts::quantile(double q) const {
   return std::llround(kLeastNs * std::pow(kClassWidth, static_cast<double>(first_ + at) + 0.5));
 }
 
+void ReplicaSlot::see(const Observation& seen) {
+  running = std::max(running, seen.running);
+  waiting = std::max(waiting, seen.waiting);
+  kv_blocks_used = std::max(kv_blocks_used, seen.kv_blocks_used);
+  kv_blocks = seen.kv_blocks;
+}
+
+void ReplicaSlot::add(const ReplicaSlot& next) {
+  serves = next.serves;
+  running = std::max(running, next.running);
+  waiting = std::max(waiting, next.waiting);
+  kv_blocks_used = std::max(kv_blocks_used, next.kv_blocks_used);
+  kv_blocks = next.kv_blocks;
+  output_tokens += next.output_tokens;
+}
+
 void TimelineSlot::add(const TimelineSlot& next) {
   running = std::max(running, next.running);
   waiting = std::max(waiting, next.waiting);
@@ -73,6 +89,9 @@ void TimelineSlot::add(const TimelineSlot& next) {
   }
   ttft.add(next.ttft);
   token_time.add(next.token_time);
+  for (std::size_t i = 0; i < replicas.size(); ++i) {
+    replicas[i].add(next.replicas[i]);
+  }
 }
 
 void Timeline::add(const TimelineSlot& slot) {
@@ -103,42 +122,95 @@ void Timeline::add(const TimelineSlot& slot) {
   slots_ = std::move(joined);
 }
 
+// Opens a slot, which begins with what was seen last.
 TimelineSlot& TimelineGatherer::open(TimeNs at_ns) {
   if (!slot_) {
-    slot_ = TimelineSlot{.begin_ns = at_ns - at_ns % slot_ns_,
-                         .running = last_.running,
-                         .waiting = last_.waiting,
-                         .kv_blocks_used = last_.kv_blocks_used,
-                         .kv_blocks = last_.kv_blocks,
-                         .layers = layers_};
+    slot_ = TimelineSlot{.begin_ns = at_ns - at_ns % slot_ns_, .layers = mean_layers()};
+    if (replicas_.size() > 1) {
+      slot_->replicas.resize(replicas_.size());
+    }
+    see(*slot_);
   }
   return *slot_;
 }
 
-void TimelineGatherer::engine(const Observation& seen, TimeNs at_ns) {
-  TimelineSlot& slot = open(at_ns);
-  slot.running = std::max(slot.running, seen.running);
-  slot.waiting = std::max(slot.waiting, seen.waiting);
-  slot.kv_blocks_used = std::max(slot.kv_blocks_used, seen.kv_blocks_used);
-  slot.kv_blocks = seen.kv_blocks;
-  slot.prompt_tokens += seen.prompt_tokens_total - last_.prompt_tokens_total;
-  slot.preemptions += seen.preemptions_total - last_.preemptions_total;
-  const auto tokens = static_cast<double>(seen.output_tokens_total - last_.output_tokens_total);
-  for (std::size_t i = 0; all_layers_ > 0 && i < layers_.size(); ++i) {
-    slot.output_tokens[i] += tokens * layers_[i] / all_layers_;
+// Lets the slot see the fleet as it is now.
+void TimelineGatherer::see(TimelineSlot& slot) const {
+  ReplicaSlot sum;
+  for (std::size_t i = 0; i < replicas_.size(); ++i) {
+    const auto& [last, layers, all_layers, serves] = replicas_[i];
+    if (serves) {
+      sum.running += last.running;
+      sum.waiting += last.waiting;
+      sum.kv_blocks_used += last.kv_blocks_used;
+      sum.kv_blocks += last.kv_blocks;
+    }
+    if (!slot.replicas.empty()) {
+      slot.replicas[i].serves = serves;
+      slot.replicas[i].see(last);
+    }
   }
-  slot.layers = layers_;
-  last_ = seen;
+  slot.running = std::max(slot.running, sum.running);
+  slot.waiting = std::max(slot.waiting, sum.waiting);
+  slot.kv_blocks_used = std::max(slot.kv_blocks_used, sum.kv_blocks_used);
+  slot.kv_blocks = sum.kv_blocks;
 }
 
-void TimelineGatherer::form(const Form& form) {
-  all_layers_ = static_cast<double>(form.layer_precision.size());
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i] = layers_at(form, kPrecisions[i]);
+void TimelineGatherer::engine(ReplicaId replica, const Observation& seen, TimeNs at_ns) {
+  TimelineSlot& slot = open(at_ns);
+  const auto number = static_cast<std::size_t>(replica.value);
+  Replica& from = replicas_[number];
+  slot.prompt_tokens += seen.prompt_tokens_total - from.last.prompt_tokens_total;
+  slot.preemptions += seen.preemptions_total - from.last.preemptions_total;
+  const std::int64_t tokens = seen.output_tokens_total - from.last.output_tokens_total;
+  for (std::size_t i = 0; from.all_layers > 0 && i < from.layers.size(); ++i) {
+    slot.output_tokens[i] += static_cast<double>(tokens) * from.layers[i] / from.all_layers;
+  }
+  if (!slot.replicas.empty()) {
+    slot.replicas[number].output_tokens += tokens;
+  }
+  slot.layers = mean_layers();
+  from.last = seen;
+  see(slot);
+}
+
+void TimelineGatherer::form(ReplicaId replica, const Form& form) {
+  Replica& of = replicas_[static_cast<std::size_t>(replica.value)];
+  of.all_layers = static_cast<double>(form.layer_precision.size());
+  for (std::size_t i = 0; i < of.layers.size(); ++i) {
+    of.layers[i] = layers_at(form, kPrecisions[i]);
   }
   if (slot_) {
-    slot_->layers = layers_;
+    slot_->layers = mean_layers();
   }
+}
+
+void TimelineGatherer::serving(const std::vector<ReplicaId>& by) {
+  for (std::size_t i = 0; i < replicas_.size(); ++i) {
+    replicas_[i].serves = static_cast<std::size_t>(by[i].value) == i;
+  }
+  if (slot_) {
+    slot_->layers = mean_layers();
+    see(*slot_);
+  }
+}
+
+// Returns the layers by precision of a replica that serves, as the mean of all of them.
+TimelineGatherer::ByPrecision TimelineGatherer::mean_layers() const {
+  ByPrecision sum{};
+  double count = 0;
+  for (const Replica& replica : replicas_) {
+    if (replica.serves) {
+      count += 1;
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += replica.layers[i];
+      }
+    }
+  }
+  for (double& layers : sum) {
+    layers /= std::max(count, 1.0);
+  }
+  return sum;
 }
 
 std::optional<TimelineSlot> TimelineGatherer::finished(TimeNs now_ns) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/replica_id.h"
 #include "base/units.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
@@ -31,7 +32,21 @@ class DurationCounts {
   std::vector<std::uint32_t> counts_;
 };
 
-// What happened in a span of time. Gauges are the highest values seen in it.
+// What one replica did in a span of time. Gauges are the highest values seen in it.
+struct ReplicaSlot {
+  bool serves = true;  // at the end; false: another replica serves for it
+  int running = 0;
+  int waiting = 0;
+  std::int64_t kv_blocks_used = 0;
+  std::int64_t kv_blocks = 0;  // at the end
+  std::int64_t output_tokens = 0;
+
+  void see(const Observation& seen);
+  // Adds a slot that follows this one.
+  void add(const ReplicaSlot& next);
+};
+
+// What happened in a span of time in a whole fleet. Gauges are the highest values seen in it.
 struct TimelineSlot {
   TimeNs begin_ns = 0;
   int running = 0;
@@ -40,12 +55,13 @@ struct TimelineSlot {
   std::int64_t kv_blocks = 0;  // at the end
   std::int64_t prompt_tokens = 0;
   std::int64_t preemptions = 0;
-  // By kPrecisions: layers at the end, and output tokens. A token counts at each precision by the
-  // share of the layers that have it.
+  // By kPrecisions: layers at the end, as the mean of the replicas, and output tokens. A token
+  // counts at each precision by the share of its replica's layers that have it.
   std::array<double, kPrecisions.size()> layers{};
   std::array<double, kPrecisions.size()> output_tokens{};
   DurationCounts ttft;
   DurationCounts token_time;
+  std::vector<ReplicaSlot> replicas;  // empty for a fleet of one
 
   // Adds a slot that follows this one.
   void add(const TimelineSlot& next);
@@ -74,16 +90,19 @@ class Timeline {
   std::deque<TimelineSlot> slots_;
 };
 
-// Gathers what the engine reports into slots.
+// Gathers what the engines of a fleet report into slots.
 class TimelineGatherer {
  public:
-  explicit TimelineGatherer(TimeNs slot_ns) : slot_ns_(slot_ns) {}
+  TimelineGatherer(TimeNs slot_ns, int replicas)
+      : slot_ns_(slot_ns), replicas_(static_cast<std::size_t>(replicas)) {}
 
   // Each of these is called after finished(at_ns) has returned all slots that ended before.
-  void engine(const Observation& seen, TimeNs at_ns);
-  void form(const Form& form);
+  void engine(ReplicaId replica, const Observation& seen, TimeNs at_ns);
+  void form(ReplicaId replica, const Form& form);
   void first_token(TimeNs waited_ns, TimeNs at_ns) { open(at_ns).ttft.add(waited_ns); }
   void next_token(TimeNs waited_ns, TimeNs at_ns) { open(at_ns).token_time.add(waited_ns); }
+  // Says which replica serves for each one.
+  void serving(const std::vector<ReplicaId>& by);
 
   // Returns the slot that has ended at `now_ns`, if there is one.
   std::optional<TimelineSlot> finished(TimeNs now_ns);
@@ -91,13 +110,21 @@ class TimelineGatherer {
   std::optional<TimeNs> ends_ns() const;
 
  private:
+  using ByPrecision = std::array<double, kPrecisions.size()>;
+  struct Replica {
+    Observation last;
+    ByPrecision layers{};
+    double all_layers = 0;
+    bool serves = true;
+  };
+
   TimelineSlot& open(TimeNs at_ns);
+  void see(TimelineSlot& slot) const;
+  ByPrecision mean_layers() const;
 
   const TimeNs slot_ns_;
+  std::vector<Replica> replicas_;
   std::optional<TimelineSlot> slot_;
-  Observation last_;
-  std::array<double, kPrecisions.size()> layers_{};
-  double all_layers_ = 0;
 };
 
 }  // namespace protean

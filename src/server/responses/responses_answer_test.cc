@@ -1,6 +1,7 @@
 #include "server/responses/responses_answer.h"
 
 #include "server/test_scenes/byte_tokenizer_for_test.h"
+#include "server/test_scenes/dialect_for_test.h"
 #include "server/test_scenes/sse_events_for_test.h"
 
 namespace protean {
@@ -8,39 +9,21 @@ namespace {
 
 namespace json = boost::json;
 
-const AnswerIdentity kIdentity{.id = "resp_1", .model = "tiny", .created_s = 5};
-constexpr AnswerUsage kStart{.prompt_tokens = 7};
-constexpr AnswerUsage kEnd{.prompt_tokens = 7, .output_tokens = 3, .cached_tokens = 4};
-
-AnswerPiece text(std::string_view content) {
-  return {.parts = {ContentPiece{std::string(content)}}};
-}
-
-struct ResponsesAnswer : testing::Test {
-  ByteTokenizer tokenizer;
-  std::unique_ptr<AnswerWriter> writer = make();
-
-  std::unique_ptr<AnswerWriter> make() {
-    return make_responses_writer(kIdentity, tokenizer, {.fields = R"("top_p":0.5)"});
-  }
-  std::string finish(const ChoiceEnd& end) {
-    std::string events = writer->end_choice(0, end, kEnd);
-    return events.append(writer->end(kEnd));
+struct ResponsesAnswer : AnswerWriterTest {
+  ResponsesAnswer() {
+    writer = make_responses_writer(identity("resp_1"), tokenizer, {.fields = R"("top_p":0.5)"});
   }
   static void expect_numbered(const std::vector<json::object>& events) {
     for (std::size_t i = 0; i < events.size(); ++i) {
       EXPECT_EQ(events[i].at("sequence_number"), i);
     }
   }
+
+  ByteTokenizer tokenizer;
 };
 
 TEST_F(ResponsesAnswer, StreamsTextAsOneMessage) {
-  std::string stream = writer->begin(kStart);
-  stream += writer->piece(0, text("Hel"), kStart);
-  stream += writer->piece(0, {}, kStart);
-  stream += writer->piece(0, text("lo\n\"you\""), kStart);
-  stream += finish({});
-  const auto events = named_events(stream);
+  const auto events = named_events(stream_text());
   const std::vector<std::string> types{"response.created",           "response.in_progress",
                                        "response.output_item.added", "response.content_part.added",
                                        "response.output_text.delta", "response.output_text.delta",
@@ -77,16 +60,7 @@ TEST_F(ResponsesAnswer, StreamsTextAsOneMessage) {
 }
 
 TEST_F(ResponsesAnswer, StreamsEachCallAsAnItem) {
-  std::string stream = writer->begin(kStart);
-  stream += writer->piece(0, text("Let me look."), kStart);
-  stream += writer->piece(
-      0, {.parts = {CallBegin{0, "call_a", "look"}, ArgumentsPiece{0, R"({"at":)"}}}, kStart);
-  stream += writer->piece(0,
-                          {.parts = {ArgumentsPiece{0, R"("x"})"}, CallBegin{1, "call_b", "run"},
-                                     ArgumentsPiece{1, "{}"}}},
-                          kStart);
-  stream += finish({.reason = EndReason::kToolCalls});
-  const auto events = named_events(stream);
+  const auto events = named_events(stream_calls("call_a", "call_b"));
   const std::vector<std::string> types{"response.created",
                                        "response.in_progress",
                                        "response.output_item.added",
@@ -172,7 +146,7 @@ TEST_F(ResponsesAnswer, KeepsTheOrderOfItems) {
 
 TEST_F(ResponsesAnswer, ACallIsIncompleteOnlyIfItsArgumentsAre) {
   for (const bool whole : {true, false}) {
-    writer = make_responses_writer(kIdentity, tokenizer, {.fields = R"("a":1)"});
+    writer = make_responses_writer(identity("resp_1"), tokenizer, {.fields = R"("a":1)"});
     const AnswerChoice choice{
         .pieces = {{.parts = {CallBegin{0, "call_a", "look"},
                               ArgumentsPiece{0, whole ? R"({"at":1})" : R"({"at)"}}}},
@@ -184,7 +158,7 @@ TEST_F(ResponsesAnswer, ACallIsIncompleteOnlyIfItsArgumentsAre) {
 }
 
 TEST_F(ResponsesAnswer, ReportsTokensWithTheirText) {
-  writer = make_responses_writer(kIdentity, tokenizer,
+  writer = make_responses_writer(identity("resp_1"), tokenizer,
                                  {.fields = R"("a":1)", .logprobs = true, .top_logprobs = 1});
   const auto token = [](char c, float logprob) {
     return AnswerToken{c, TokenLogprobs{.logprob = logprob, .top = {{'x', -0.25F}, {'y', -2.0F}}}};

@@ -19,8 +19,59 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxMetadata = 16;
+constexpr std::array kResponsesToolTable = flat_tool_table(
+    required(string_field("type", "Only functions are supported.", R"({"const":"function"})")),
+    object_field("parameters", "The JSON schema of the arguments."));
 constexpr FlatToolStyle kToolStyle{
-    .place = "tools[{}]", .type = "function", .schema = "parameters"};
+    .place = "tools[{}]", .type = "function", .schema = "parameters", .table = kResponsesToolTable};
+
+constexpr std::array kResponsesStreamTable{
+    boolean_field("include_obfuscation", "Must be false: events are not padded.")};
+constexpr std::array kResponsesChosenTable{
+    required(string_field("type", "Only functions are supported.", R"({"const":"function"})")),
+    required(string_field("name", "The function to call."))};
+constexpr std::array kResponsesFormatTable{
+    required(string_field("type", "What the answer is.",
+                          R"({"enum":["text","json_object","json_schema"]})")),
+    string_field("name", "A label, required for type json_schema."),
+    boolean_field("strict", "Changes nothing: answers always match."),
+    object_field("schema", "For type json_schema: the schema."),
+};
+constexpr std::array kResponsesTextTable{
+    object_field("format", "The form that the answer has.", kResponsesFormatTable),
+    string_field("verbosity", "Must be medium.", R"({"const":"medium"})"),
+};
+constexpr std::array kResponsesReasoningTable{
+    string_field("effort", "A variable for the chat template.")};
+constexpr std::array kResponsesTable = joined(
+    kResponsesInputTable, kSamplingTable, kUrgencyTable,
+    std::array{
+        string_field("model", "The model that answers; the first one of the server by default."),
+        boolean_field("stream", "Sends the answer as server-sent events while it is computed."),
+        object_field("stream_options", "How events are written.", kResponsesStreamTable),
+        integer_field("max_output_tokens", 1, kNoLimit, "The most tokens of the answer."),
+        boolean_field("store", "Changes nothing: no response is stored."),
+        string_field("user", "A label, which changes nothing."),
+        string_field("safety_identifier", "A label, which changes nothing."),
+        string_field("prompt_cache_key", "A label, which changes nothing."),
+        string_field("service_tier", "A label, which changes nothing."),
+        object_field("metadata", "Labels, which the response repeats.", {},
+                     R"({"maxProperties":16,"additionalProperties":{"type":["string","null"]}})"),
+        string_field("truncation", "No part of the input is left out.", R"({"const":"disabled"})"),
+        array_field("include", "message.output_text.logprobs adds log-probabilities.",
+                    R"({"items":{"type":"string"}})"),
+        integer_field("top_logprobs", 0, kMostTopLogprobs,
+                      "How many alternatives are reported for each token."),
+        array_field("tools", "Functions that the model may call.", R"({"maxItems":128})",
+                    kResponsesToolTable),
+        any_field("tool_choice",
+                  R"({"anyOf":[{"enum":["none","auto","required"]},{"type":"object",)"
+                  R"("required":["type","name"],"properties":{"type":{"const":"function"},)"
+                  R"("name":{"type":"string"}}}]})",
+                  "Whether the model calls functions, and which."),
+        boolean_field("parallel_tool_calls", "Allows several calls; true by default."),
+        object_field("text", "The form that the answer has.", kResponsesTextTable),
+        object_field("reasoning", "Variables for the chat template.", kResponsesReasoningTable)});
 
 constexpr std::array kRefused{
     RefusedField{"previous_response_id",
@@ -50,7 +101,7 @@ void refuse_unsupported(FieldReader& fields) {
     fields.fail("truncation", "truncation must be \"disabled\": no part of the input is left out");
   }
   if (const json::object* options = fields.object("stream_options")) {
-    FieldReader reader(*options, "stream_options.");
+    FieldReader reader(*options, kResponsesStreamTable, "stream_options.");
     if (reader.boolean("include_obfuscation").value_or(false)) {
       reader.fail("include_obfuscation", "stream_options.include_obfuscation is not supported");
     }
@@ -72,14 +123,14 @@ void read_include(FieldReader& fields, ReportFields& report) {
       report.logprobs = report.logprobs || *name == kIncludable.back();
     }
   }
-  if (const auto top = fields.integer("top_logprobs", 0, kMostTopLogprobs)) {
+  if (const auto top = fields.integer("top_logprobs")) {
     report.top_logprobs = static_cast<int>(*top);
     report.logprobs = report.logprobs || *top > 0;
   }
 }
 
 void read_function_choice(const json::object& choice, FieldReader& fields, ToolFields& read) {
-  FieldReader reader(choice, "tool_choice.");
+  FieldReader reader(choice, kResponsesChosenTable, "tool_choice.");
   if (const std::string type = reader.required_string("type"); type != "function") {
     reader.fail("type",
                 fmt::format("tool_choice.type \"{}\" is not supported: only \"function\" is",
@@ -111,7 +162,7 @@ void read_tool_choice(FieldReader& fields, ToolFields& read) {
 }
 
 std::optional<AnswerFormat> read_format(const json::object& format, FieldReader& text) {
-  FieldReader reader(format, "text.format.");
+  FieldReader reader(format, kResponsesFormatTable, "text.format.");
   std::optional<AnswerFormat> read;
   const std::string type = reader.required_string("type");
   if (type == "json_object") {
@@ -133,7 +184,7 @@ std::optional<AnswerFormat> read_format(const json::object& format, FieldReader&
 
 void read_text(FieldReader& fields, GenerationCall& call) {
   if (const json::object* text = fields.object("text")) {
-    FieldReader reader(*text, "text.");
+    FieldReader reader(*text, kResponsesTextTable, "text.");
     if (const json::object* format = reader.object("format")) {
       call.format = read_format(*format, reader);
     }
@@ -151,7 +202,7 @@ void read_text(FieldReader& fields, GenerationCall& call) {
 
 void read_reasoning(FieldReader& fields, ChatInput& input) {
   if (const json::object* reasoning = fields.object("reasoning")) {
-    FieldReader reader(*reasoning, "reasoning.");
+    FieldReader reader(*reasoning, kResponsesReasoningTable, "reasoning.");
     if (const auto effort = reader.string("effort")) {
       input.template_kwargs["reasoning_effort"] = *effort;
     }
@@ -168,11 +219,11 @@ void check_metadata(FieldReader& fields) {
     fields.fail("metadata", fmt::format("metadata has {} keys, at most {} are allowed",
                                         metadata->size(), kMaxMetadata));
   }
-  FieldReader reader(*metadata, "metadata.");
   for (const auto& [key, value] : *metadata) {
-    reader.string(key);
+    if (!value.is_string() && !value.is_null()) {
+      fields.expect(fmt::format("metadata.{}", std::string_view(key)), "a string", value);
+    }
   }
-  fields.adopt(reader);
 }
 
 // Returns the fields of the request that the response repeats, with defaults for those left out.
@@ -211,14 +262,14 @@ std::string echo_of(const json::object& body) {
 }
 
 Checked<GenerationCall> read_call(const json::object& body) {
-  FieldReader fields(body);
+  FieldReader fields(body, kResponsesTable);
   GenerationCall call;
   ChatInput input;
   call.model = fields.string("model").value_or("");
   call.sampling = read_sampling(fields);
   call.urgency = read_urgency(fields);
   call.stream.enabled = fields.boolean("stream").value_or(false);
-  call.max_tokens = fields.integer("max_output_tokens", 1, kNoLimit);
+  call.max_tokens = fields.integer("max_output_tokens");
   call.names = {.input = "input", .max_tokens = "max_output_tokens"};
   fields.boolean("store");
   for (const char* label : {"user", "safety_identifier", "prompt_cache_key", "service_tier"}) {
@@ -256,6 +307,10 @@ Checked<DialectCall> read_responses_call(json::value body) {
     return make_responses_writer(identity, tokenizer, echo);
   };
   return DialectCall{std::move(call), "resp_", make};
+}
+
+Fields responses_fields() {
+  return kResponsesTable;
 }
 
 }  // namespace protean

@@ -1,6 +1,7 @@
 #include "server/responses/responses_call.h"
 
 #include "server/test_scenes/byte_tokenizer_for_test.h"
+#include "server/test_scenes/dialect_for_test.h"
 #include "server/test_scenes/sse_events_for_test.h"
 
 namespace protean {
@@ -13,40 +14,15 @@ std::string body_with(std::string_view fields) {
 }
 
 DialectCall read(const std::string& text) {
-  Checked<DialectCall> read = read_responses_call(json::parse(text));
-  if (const ApiError* error = std::get_if<ApiError>(&read)) {
-    ADD_FAILURE() << error->message << " for " << text;
-    return {.call = {.input = ChatInput{}}};
-  }
-  return std::get<DialectCall>(std::move(read));
-}
-const ChatInput& chat(const DialectCall& read) {
-  return std::get<ChatInput>(read.call.input);
+  return read_call(read_responses_call, text);
 }
 json::array messages(const std::string& text) {
-  return chat(read(text)).messages;
+  return chat_of(read(text)).messages;
 }
 json::object response(const std::string& text) {
   const ByteTokenizer tokenizer;
   const auto writer = read(text).make_writer({.id = "resp_1"}, tokenizer);
   return json::parse(writer->whole({{AnswerChoice{}}}, {})).as_object();
-}
-
-struct Refusal {
-  std::string body;
-  std::string_view param;
-  std::string_view said;  // a part of the error's message
-};
-void expect_refused(const Refusal& wanted) {
-  const Checked<DialectCall> read = read_responses_call(json::parse(wanted.body));
-  const ApiError* error = std::get_if<ApiError>(&read);
-  if (error == nullptr) {
-    ADD_FAILURE() << "was accepted: " << wanted.body;
-    return;
-  }
-  EXPECT_EQ(error->status, 400);
-  EXPECT_EQ(error->param, wanted.param) << wanted.body;
-  EXPECT_NE(error->message.find(wanted.said), std::string::npos) << error->message;
 }
 
 TEST(ResponsesCall, ReadsTheFieldsOfAllDialects) {
@@ -147,7 +123,7 @@ TEST(ResponsesCall, ReadsWhatIsReportedOfTokens) {
 
 TEST(ResponsesCall, PassesEffortToTheTemplate) {
   const DialectCall call = read(body_with(R"("reasoning":{"effort":"high","summary":"auto"})"));
-  EXPECT_EQ(chat(call).template_kwargs.at("reasoning_effort"), "high");
+  EXPECT_EQ(chat_of(call).template_kwargs.at("reasoning_effort"), "high");
 }
 
 TEST(ResponsesCall, IsRepeatedByTheResponse) {
@@ -233,9 +209,7 @@ TEST(ResponsesCall, NamesThePathOfABadField) {
       {body_with(R"("text":{"format":{"type":"json_schema","name":"n"}})"), "text.format.schema",
        "required"},
   };
-  for (const Refusal& refusal : table) {
-    expect_refused(refusal);
-  }
+  expect_refused(read_responses_call, table);
 }
 
 TEST(ResponsesCall, NamesThePathOfABadTool) {
@@ -261,9 +235,7 @@ TEST(ResponsesCall, NamesThePathOfABadTool) {
                  R"(,"tool_choice":"required","text":{"format":{"type":"json_object"}})"),
        "text.format", "excludes"},
   };
-  for (const Refusal& refusal : table) {
-    expect_refused(refusal);
-  }
+  expect_refused(read_responses_call, table);
 }
 
 }  // namespace

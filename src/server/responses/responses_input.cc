@@ -24,7 +24,10 @@ class InputReader {
       turns_.user(input->get_string());
       return turns_.take();
     }
-    const json::array* items = fields_.array("input");
+    const json::array* items = input == nullptr ? nullptr : input->if_array();
+    if (input != nullptr && items == nullptr) {
+      fields_.expect("input", "a string or an array", *input);
+    }
     if (items == nullptr || items->empty()) {
       fields_.fail("input", "input is required: a string or an array of at least one item");
       return {};
@@ -35,7 +38,7 @@ class InputReader {
         fields_.expect(where, "an object", (*items)[i]);
         break;
       }
-      FieldReader item((*items)[i].get_object(), where + ".");
+      FieldReader item((*items)[i].get_object(), kInputItemTable, where + ".");
       read_item(item, where);
       fields_.adopt(item);
     }
@@ -114,7 +117,7 @@ class InputReader {
         item.expect(fmt::format("{}[{}]", name, i), "an object", (*parts)[i]);
         break;
       }
-      FieldReader reader(*part, place + ".");
+      FieldReader reader(*part, kContentPartTable, place + ".");
       text.append(i == 0 ? "" : "\n").append(text_of_part(reader, place));
       item.adopt(reader);
     }

@@ -34,6 +34,7 @@ struct ServiceTest : testing::Test {
             .max_model_len = 100,
             .embedding_size = 2,
             .tool_format = ToolFormat::kHermes,
+            .infill = {.prefix = 1, .suffix = 2, .middle = 3},
             .formats = formats,
             .form = {.form = start_form()}};
   }

@@ -1,7 +1,7 @@
 import { byBits, storage } from '../ui/precision';
 import { seconds, short } from '../ui/format';
 import { Chart, type Line, type Mark } from './chart';
-import type { MorphGroup, Sample, State } from './model';
+import { loadOf, replicasText, serversOf, type MorphGroup, type Regrouping, type Sample, type State } from './model';
 import { bits } from '../ui/precision';
 
 interface Props {
@@ -9,18 +9,30 @@ interface Props {
   span: [number, number];
   state: State;
   groups: MorphGroup[];
+  regroupings: Regrouping[];
   cursor?: number;
 }
 
-/** A mark where a morph was done, or began. */
-function marksOf(groups: MorphGroup[], state: State): Mark[] {
-  const full = bits(state.ladder[0] ?? 'bf16') || 16;
-  return groups
+/** A mark where a morph began, of those that were done. */
+function marksOf(groups: MorphGroup[], regroupings: Regrouping[], state: State): Mark[] {
+  const full = bits(serversOf(state)[0]!.status.ladder[0] ?? 'bf16') || 16;
+  const morphs = groups
     .filter((group) => group.steps.some((step) => step.done_after_s !== null))
     .map((group) => {
       const to = group.steps.find((step) => step.to)?.to;
       return { t: group.at, down: to ? bits(to) < full : false };
     });
+  return [...morphs, ...regroupings.map((change) => ({ t: change.asked_at, down: change.to === 'group' }))];
+}
+
+/** The requests of each replica that serves, running and waiting. */
+function replicaLines(samples: Sample[], state: State): Line[] {
+  const colors = ['--bf16', '--w8', '--w4', '--w3', '--f32', '--kv', '--ink', '--other'];
+  return serversOf(state).map(({ replica, replicas }, i) => ({
+    name: replicasText(replicas).toLowerCase(),
+    color: colors[i % colors.length]!,
+    values: samples.map((sample) => { const { running, waiting } = loadOf(sample, replica); return running + waiting; }),
+  }));
 }
 
 function precisionLines(samples: Sample[], of: (sample: Sample) => Record<string, number> | undefined, scale: (sample: Sample) => number): Line[] {
@@ -32,9 +44,10 @@ function precisionLines(samples: Sample[], of: (sample: Sample) => Record<string
   }));
 }
 
-export function Charts({ samples, span, state, groups, cursor }: Props) {
+export function Charts({ samples, span, state, groups, regroupings, cursor }: Props) {
   const times = samples.map((sample) => sample.t);
-  const marks = marksOf(groups, state);
+  const marks = marksOf(groups, regroupings, state);
+  const several = Object.keys(state.replicas).length > 1;
   const shared = { times, span, marks, cursor };
   const at = (key: 'ttft_s' | 'token_s', i: number) => samples.map((sample) => sample[key]?.[i] ?? null);
   const quantiles = (key: 'ttft_s' | 'token_s'): Line[] => [
@@ -57,8 +70,9 @@ export function Charts({ samples, span, state, groups, cursor }: Props) {
         { name: 'blocks', color: '--kv-free', values: samples.map((sample) => sample.kv_blocks), filled: true },
         { name: 'in use', color: '--kv', values: samples.map((sample) => sample.kv_used), filled: true },
       ]} />
-      <Chart title="Form: layers by precision" {...shared} stacked top={state.form.layer_precision.length / 1.08} format={short}
+      <Chart title="Form: layers by precision" {...shared} stacked top={serversOf(state)[0]!.status.form.layer_precision.length / 1.08} format={short}
         lines={precisionLines(samples, (sample) => sample.layers, () => 1)} />
+      {several && <Chart title="Requests by replica" {...shared} top={4} format={(value) => short(Math.round(value))} lines={replicaLines(samples, state)} />}
     </div>
   );
 }

@@ -6,11 +6,16 @@ import { Api, CallError, KeyRing } from '../ui/api';
 import { bytes, clock, count, duration, plural, seconds, short } from '../ui/format';
 import { Icon, KeyDialog, Legend, Mark, save, ThemeButton } from '../ui/parts';
 import { bits, labelText } from '../ui/precision';
+import { asking, type Ask } from './asking';
 import { Charts } from './charts';
 import { Explain } from './explain';
+import { Fleet } from './fleet';
 import { Live } from './live';
 import { MemoryMap } from './memory';
-import { groupMorphs, layersByPrecision, samplesOf, type Model, type RangeName, type Sample, type State } from './model';
+import { ModelChoice, Models, useModels } from './models';
+import {
+  groupMorphs, layersByPrecision, pagesOf, regroupingsOf, replicasText, samplesOf, serversOf, type Model, type RangeName, type ReplicaState, type Sample, type State,
+} from './model';
 import { Morphs } from './morphs';
 import { Recording, type Replayed } from './recording';
 import { Steer } from './steer';
@@ -26,6 +31,7 @@ export function Dashboard() {
   const [recording, setRecording] = useState<Recording | null>(null);
   const [notice, setNotice] = useState('');
   const live = useRef<Live | null>(null);
+  const ask = useMemo(() => asking(api, setKeyWhy), []);
 
   useEffect(() => {
     // Draws at most four times a second, and not at all while the page is hidden.
@@ -66,12 +72,14 @@ export function Dashboard() {
   };
 
   const { model = null, link = 'connecting', trouble = '' } = live.current ?? {};
+  const [models, askModels] = useModels(api, link === 'live');
   return (
     <div class="dash" onDragOver={(event) => event.preventDefault()} onDrop={(event) => { event.preventDefault(); void open(event.dataTransfer?.files[0]); }}>
       <a class="skip" href="#main">Skip to the dashboard</a>
       <header class="top">
         <a class="brand" href={`dashboard${location.search}`} aria-label="Protean dashboard"><Mark /><span>Protean</span></a>
-        {model && <span class="model" title={`Protean ${model.state.version}`}>{model.state.model}</span>}
+        {model && (recording || models.length < 2) && <span class="model" title={`Protean ${model.state.version}`}>{model.state.model}</span>}
+        {model && !recording && models.length > 1 && <ModelChoice models={models} now={model.state.model} />}
         <Pill link={link} state={model?.state.state} replay={recording !== null} />
         <span class="grow" />
         {!recording && (
@@ -92,13 +100,14 @@ export function Dashboard() {
         ) : model ? (
           <>
             {link === 'lost' && <p class="notice warn" role="status">{model.state.state === 'draining' ? 'The server has drained and ended, or is about to. ' : 'The connection is lost. '}This page connects again by itself; what it shows is the last that it was told.</p>}
+            {models.length > 1 && <Models models={models} now={model.state.model} ask={ask} onChange={askModels} />}
             <View
               model={model}
               samples={samplesOf(model.ranges, range, model.now())}
               span={spanOf(model, range)}
               selected={selected}
               onSelect={setSelected}
-              steer={<Steer api={api} state={model.state} selected={selected} onSelect={setSelected} onKey={setKeyWhy} />}
+              ask={ask}
             />
           </>
         ) : (
@@ -164,18 +173,22 @@ interface ViewProps {
   span: [number, number];
   selected: ReadonlySet<number>;
   onSelect: ((layers: Set<number>) => void) | null;
-  steer?: preact.ComponentChild;
+  ask: Ask | null; // null: nothing can be steered
   cursor?: number;
 }
 
-function View({ model, samples, span, selected, onSelect, steer, cursor }: ViewProps) {
+function View({ model, samples, span, selected, onSelect, ask, cursor }: ViewProps) {
   const { state } = model;
   const groups = groupMorphs(model.morphs.values());
+  const regroupings = regroupingsOf(state);
+  const servers = serversOf(state);
+  const several = Object.keys(state.replicas).length > 1;
   const at = cursor === undefined ? samples[samples.length - 1] : [...samples].reverse().find((sample) => sample.t <= cursor);
-  const shown = [...new Set([...state.form.layer_precision.flatMap((layer) => layer.split('/')), state.form.embeddings])];
+  const shown = [...new Set(servers.flatMap(({ status: { form } }) => [...form.layer_precision.flatMap((layer) => layer.split('/')), form.embeddings]))];
   return (
     <>
       <Summary state={state} sample={at} />
+      {several && <Fleet state={state} sample={at} ask={ask} />}
       <section class="card memory" aria-label="Memory">
         <div class="row">
           <h2>Memory</h2>
@@ -186,17 +199,23 @@ function View({ model, samples, span, selected, onSelect, steer, cursor }: ViewP
             <li><i class="swatch tint-kv-free" />KV free</li>
           </Legend>
         </div>
-        <MemoryMap state={state} kvUsed={at?.kv_used ?? 0} selected={selected} onSelect={onSelect} />
-        <p class="form small num"><span class="muted">Form</span> {formText(state)}{state.form.text !== state.wanted.text && <span class="coming"> on the way to {wantedText(state)}</span>}</p>
+        <MemoryMap state={state} sample={at} selected={selected} onSelect={onSelect} />
+        {servers.map(({ replica, replicas, status }) => (
+          <p key={replica} class="form small num">
+            <span class="muted">{several ? replicasText(replicas) : 'Form'}</span> {formText(status)}
+            {status.form.text !== status.wanted.text && <span class="coming"> on the way to {wantedText(status)}</span>}
+            {packingText(status)}
+          </p>
+        ))}
       </section>
       <div class="columns">
         <div class="main-column">
-          <Charts samples={samples} span={span} state={state} groups={groups} cursor={cursor} />
+          <Charts samples={samples} span={span} state={state} groups={groups} regroupings={regroupings} cursor={cursor} />
           <Explain state={state} />
         </div>
         <div class="side">
-          {steer}
-          <Morphs groups={groups} />
+          {ask && onSelect && <Steer ask={ask} state={state} selected={selected} onSelect={onSelect} />}
+          <Morphs groups={groups} regroupings={regroupings} several={several} />
         </div>
       </div>
     </>
@@ -206,29 +225,39 @@ function View({ model, samples, span, selected, onSelect, steer, cursor }: ViewP
 function layersText(counts: Record<string, number>): string {
   return labelText(Object.entries(counts).map(([precision, layers]) => `${precision}:${layers}`).join('+'));
 }
-function formText({ form }: State): string {
-  const counts = layersByPrecision(form);
+function formText({ form }: ReplicaState): string {
+  const counts = layersByPrecision([form]);
   return `${Object.keys(counts).length === 1 ? `all ${count(form.layer_precision.length)} layers ` : ''}${layersText(counts)}; embeddings ${form.embeddings}; ${plural(form.kv_blocks, 'KV block')} of ${form.kv_block_tokens} tokens in ${form.kv_precision}`;
 }
-function wantedText({ wanted }: State): string {
-  return `${layersText(layersByPrecision(wanted))}, ${plural(wanted.kv_blocks, 'KV block')}`;
+function packingText({ packing }: ReplicaState): string {
+  if (!packing || packing.done === packing.total) return '';
+  return packing.failure ? `; not all variants are packed: ${packing.failure}` : `; ${count(packing.done)} of ${count(packing.total)} variants packed`;
+}
+function wantedText({ wanted }: ReplicaState): string {
+  return `${layersText(layersByPrecision([wanted]))}, ${plural(wanted.kv_blocks, 'KV block')}`;
 }
 
 function Summary({ state, sample }: { state: State; sample?: Sample }) {
   const rate = sample ? Object.values(sample.tokens ?? {}).reduce((sum, value) => sum + value, 0) / sample.step : 0;
-  const counts = Object.entries(layersByPrecision(state.form));
-  const mean = counts.reduce((sum, [precision, layers]) => sum + bits(precision) * layers, 0) / state.form.layer_precision.length;
+  const statuses = serversOf(state).map(({ status }) => status);
+  const counts = Object.entries(layersByPrecision(statuses.map(({ form }) => form)));
+  const mean = counts.reduce((sum, [precision, layers]) => sum + bits(precision) * layers, 0) / statuses[0]!.form.layer_precision.length;
+  const { pages } = statuses[0]!;
+  const devices = Math.max(1, Object.keys(state.devices ?? {}).length);
+  const pagesFree = Object.values(state.devices ?? {}).reduce((sum, device) => sum + pages.all - pagesOf(device), 0);
   const kv = sample && sample.kv_blocks > 0 ? sample.kv_used / sample.kv_blocks : 0;
-  const ttft = state.load.ttft_p95_s ?? 0;
+  const slowest = (name: string) => Math.max(0, ...statuses.map(({ load }) => load[name] ?? 0));
+  const ttft = slowest('ttft_p95_s');
+  const tpot = slowest('tpot_p95_s');
   const target = state.targets?.ttft_s;
   const tiles: [string, string, string][] = [
     ['Running', count(sample?.running ?? 0), sample?.waiting ? `${count(sample.waiting)} waiting` : 'none waits'],
     ['Output', short(Math.round(rate)), 'tokens/s'],
     ['First token, P95', ttft > 0 ? seconds(ttft) : '–', target ? `target ${short(target)} s` : 'last 15 s'],
-    ['Per token, P95', state.load.tpot_p95_s ? seconds(state.load.tpot_p95_s) : '–', 'last 15 s'],
-    ['KV in use', `${Math.round(kv * 100)} %`, `of ${plural(sample?.kv_blocks ?? state.form.kv_blocks, 'block')}`],
+    ['Per token, P95', tpot > 0 ? seconds(tpot) : '–', 'last 15 s'],
+    ['KV in use', `${Math.round(kv * 100)} %`, `of ${plural(sample?.kv_blocks ?? statuses.reduce((sum, { form }) => sum + form.kv_blocks, 0), 'block')}`],
     ['Bits of a weight', short(Math.round(mean * 10) / 10), 'mean of layers'],
-    ['Memory', bytes(state.pages.all * state.pages.bytes_each), `${((100 * state.pages.free) / Math.max(1, state.pages.all)).toFixed(0)} % free`],
+    ['Memory', bytes(devices * pages.all * pages.bytes_each), `${((100 * pagesFree) / Math.max(1, devices * pages.all)).toFixed(0)} % free`],
   ];
   return (
     <dl class="tiles num">
@@ -290,7 +319,7 @@ function Replay({ recording, onClose }: { recording: Recording; onClose: () => v
         <span class="muted small num">{recording.name}: {duration(whole)}, {plural(recording.requests(), 'request')}</span>
         <button type="button" class="button slim" onClick={onClose}>Back to live</button>
       </section>
-      <View model={replayed.current.model} samples={samples} span={[recording.from, recording.to]} selected={new Set()} onSelect={null} cursor={t} />
+      <View model={replayed.current.model} samples={samples} span={[recording.from, recording.to]} selected={new Set()} onSelect={null} ask={null} cursor={t} />
     </>
   );
 }

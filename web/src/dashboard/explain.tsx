@@ -3,7 +3,8 @@
 
 import { seconds, short } from '../ui/format';
 import { labelText, sharesOf, tintClass } from '../ui/precision';
-import type { State } from './model';
+import { useState } from 'preact/hooks';
+import { replicasText, serversOf, type State } from './model';
 
 type Row = Record<string, unknown>;
 
@@ -21,8 +22,8 @@ const words = (name: string) => name.replace(/_per_s$/, '/s').replace(/_(s|ms|sh
 /** The fields that hold candidates. In "predictions" the form that was wanted comes first. */
 const listNames = ['candidates', 'predictions'];
 
-/** Finds lists of candidates in the state, or in its last decisions. */
-export function candidatesOf(state: State): Candidates[] {
+/** Finds lists of candidates in what a replica says, or in its last decisions. */
+export function candidatesOf(state: Row): Candidates[] {
   const found: Candidates[] = [];
   const visit = (value: unknown, name: string, depth: number): void => {
     if (isRow(value)) {
@@ -82,12 +83,23 @@ const loadNames: Record<string, string> = {
 };
 
 export function Explain({ state }: { state: State }) {
-  const lists = candidatesOf(state);
+  const [of, setOf] = useState(0); // a replica
+  const servers = serversOf(state);
+  const server = servers.find(({ replica }) => replica === of) ?? servers[0]!;
+  const lists = candidatesOf(server.status);
   return (
     <section class="card explain" aria-label="Explain">
-      <div class="row"><h2>Explain</h2><span class="muted small">what the policy sees</span></div>
+      <div class="row">
+        <h2>Explain</h2><span class="muted small">what the policy sees</span>
+        <span class="grow" />
+        {servers.length > 1 && (
+          <select class="slim" aria-label="Replica to explain" value={server.replica} onChange={(event) => setOf(Number(event.currentTarget.value))}>
+            {servers.map(({ replica, replicas }) => <option key={replica} value={replica}>{replicasText(replicas)}</option>)}
+          </select>
+        )}
+      </div>
       <dl class="load small num">
-        {Object.entries(state.load).filter(([, value]) => typeof value === 'number').map(([name, value]) => (
+        {Object.entries(server.status.load).filter(([, value]) => typeof value === 'number').map(([name, value]) => (
           <div key={name}><dt>{loadNames[name] ?? words(name)}</dt><dd>{shown(name, value) || '0'}</dd></div>
         ))}
       </dl>

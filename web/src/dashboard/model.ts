@@ -10,8 +10,10 @@ export interface Point {
   preemptions: number;
   ttft_s?: [number, number, number]; // median, P95, P99
   token_s?: [number, number, number];
-  layers?: Record<string, number>;
+  layers?: Record<string, number>; // mean of the replicas
   tokens?: Record<string, number>;
+  /** Of each replica of several: running, waiting, KV blocks used, KV blocks, output tokens; null: another one serves for it. */
+  replicas?: ([number, number, number, number, number] | null)[];
 }
 
 export interface Series {
@@ -32,33 +34,108 @@ export interface Form {
 
 export interface DevicePages {
   device: number;
+  replica: number;
+  holders: number[]; // replicas whose devices hold one form together
   layers: [number, number][]; // of each layer of the model; zeros where the device does not hold it
   embeddings: number;
   kv: number;
+  /** The first shard and the count of each component; absent if the device has all shards of what it holds. */
+  shards?: { of: number; embeddings: [number, number]; layers: [number, number, number, number][] };
+}
+
+/** The form of a replica, or of the group that serves under its number. */
+export interface ReplicaState {
+  form: Form;
+  wanted: Form;
+  mode: string;
+  quality_floor?: string;
+  ladder: string[];
+  precisions: string[];
+  embeddings_precisions: string[];
+  pinned: boolean;
+  packing?: { done: number; total: number; failure: string | null } | null; // of variants, while it serves
+  pages: { bytes_each: number; all: number; free: number };
+  totals: Record<string, number>;
+  output_tokens: Record<string, number>;
+  load: Record<string, number>;
+  [more: string]: unknown;
+}
+
+/** A change of groups. */
+export interface Regrouping {
+  replicas: string[];
+  by: 'shards' | 'layers';
+  to: 'group' | 'replicas';
+  reason: string;
+  asked_at: number;
+  done_after_s?: number;
+  steps: number;
+  blocks_moved: number;
+  preempted: number;
+  failure?: string;
+  stage?: string; // of the one under way
+  waits_for?: string;
 }
 
 export interface State {
   state: 'loading' | 'ready' | 'draining';
   model: string;
   version: string;
-  form: Form;
-  wanted: Form;
-  mode: string;
-  ladder: string[];
-  precisions: string[];
-  embeddings_precisions: string[];
-  pinned: boolean;
-  pages: { bytes_each: number; all: number; free: number };
-  totals: Record<string, number>;
-  output_tokens: Record<string, number>;
-  load: Record<string, number>;
-  devices?: DevicePages[];
+  replicas: Record<string, ReplicaState | { serves_in: number }>;
+  devices?: Record<string, DevicePages>;
   targets?: { ttft_s?: number; tpot_s?: number };
-  [more: string]: unknown;
+  groups?: { replicas: string[]; by?: 'shards' | 'layers' }[]; // absent: replicas cannot be grouped
+  regrouping?: Regrouping;
+  regroupings?: Record<string, Regrouping>;
+}
+
+/** A replica that serves, for itself or for all replicas of its group. */
+export interface Server {
+  replica: number;
+  replicas: number[];
+  by?: 'shards' | 'layers';
+  status: ReplicaState;
+}
+
+/** Returns the replicas that serve, in order. There is at least one. */
+export function serversOf(state: State): Server[] {
+  const servers: Server[] = [];
+  for (const [number, status] of Object.entries(state.replicas)) {
+    if ('form' in status) servers.push({ replica: Number(number), replicas: [Number(number)], status: status as ReplicaState });
+  }
+  for (const [number, status] of Object.entries(state.replicas)) {
+    if (!('form' in status)) servers.find((server) => server.replica === status.serves_in)?.replicas.push(Number(number));
+  }
+  for (const server of servers) server.by = state.groups?.find((group) => Number(group.replicas[0]) === server.replica)?.by;
+  return servers.sort((a, b) => a.replica - b.replica);
+}
+
+/** Names replicas: "Replica 0", "Replicas 0, 1". */
+export function replicasText(replicas: (number | string)[]): string {
+  return `${replicas.length === 1 ? 'Replica' : 'Replicas'} ${replicas.join(', ')}`;
+}
+
+/** The load of one replica in a sample; of all if there is one replica. */
+export interface Load {
+  running: number;
+  waiting: number;
+  kvUsed: number;
+  kvBlocks: number;
+  tokensPerS: number;
+}
+
+export function loadOf(sample: Sample | undefined, replica: number): Load {
+  if (!sample) return { running: 0, waiting: 0, kvUsed: 0, kvBlocks: 0, tokensPerS: 0 };
+  const tokens = Object.values(sample.tokens ?? {}).reduce((sum, value) => sum + value, 0);
+  const [running, waiting, kvUsed, kvBlocks, output] =
+    (sample.replicas ? sample.replicas[replica] : null) ??
+    (sample.replicas ? [0, 0, 0, 0, 0] : [sample.running, sample.waiting, sample.kv_used, sample.kv_blocks, tokens]);
+  return { running: running!, waiting: waiting!, kvUsed: kvUsed!, kvBlocks: kvBlocks!, tokensPerS: output! / sample.step };
 }
 
 export interface MorphStep {
-  id: number;
+  id: number; // unlike that of any other step of its replica
+  replica?: number;
   kind: 'swap' | 'embeddings' | 'kv';
   text: string;
   layer?: number;
@@ -98,7 +175,7 @@ const keptMorphs = 600;
 /** The server as it was told so far. */
 export class Model {
   state: State;
-  readonly morphs = new Map<number, MorphStep>();
+  readonly morphs = new Map<string, MorphStep>();
   readonly ranges: Record<RangeName, Series>;
   /** Server time less this machine's, seconds. */
   clockOffset: number;
@@ -131,7 +208,7 @@ export class Model {
   }
 
   private takeMorphs(steps: MorphStep[]): void {
-    for (const step of steps) this.morphs.set(step.id, step);
+    for (const step of steps) this.morphs.set(`${step.replica ?? 0}:${step.id}`, step);
     while (this.morphs.size > keptMorphs) this.morphs.delete(this.morphs.keys().next().value!);
   }
 }
@@ -168,6 +245,7 @@ export function withIdle(samples: Sample[], now: number): Sample[] {
   const whole: Sample[] = [];
   const idle = (from: Sample, t: number, step: number): Sample => ({
     t, step, running: 0, waiting: 0, kv_used: 0, kv_blocks: from.kv_blocks, prompt_tokens: 0, preemptions: 0, layers: from.layers,
+    ...(from.replicas && { replicas: from.replicas.map((one) => one && [0, 0, 0, one[3], 0]) }),
   });
   samples.forEach((sample, i) => {
     whole.push(sample);
@@ -183,7 +261,8 @@ export function withIdle(samples: Sample[], now: number): Sample[] {
 
 /** A morph: the steps that one decision asked for. */
 export interface MorphGroup {
-  key: number;
+  key: string;
+  replica: number;
   reason: string;
   at: number;
   steps: MorphStep[];
@@ -192,12 +271,31 @@ export interface MorphGroup {
 /** Groups steps by decision, the latest first. */
 export function groupMorphs(steps: Iterable<MorphStep>): MorphGroup[] {
   const groups: MorphGroup[] = [];
-  for (const step of steps) {
-    const last = groups[groups.length - 1];
+  const open = new Map<string, MorphGroup>(); // the last one of each replica
+  for (const step of [...steps].sort((a, b) => a.asked_at - b.asked_at)) {
+    const replica = step.replica ?? 0;
+    const last = open.get(`${replica}`);
     if (last && last.reason === step.reason && step.asked_at - last.steps[last.steps.length - 1]!.asked_at < 5) last.steps.push(step);
-    else groups.push({ key: step.id, reason: step.reason, at: step.asked_at, steps: [step] });
+    else {
+      const group = { key: `${replica}:${step.id}`, replica, reason: step.reason, at: step.asked_at, steps: [step] };
+      groups.push(group);
+      open.set(`${replica}`, group);
+    }
   }
   return groups.reverse();
+}
+
+/** Returns the changes of groups, the latest first. */
+export function regroupingsOf(state: State): Regrouping[] {
+  const all = [...Object.values(state.regroupings ?? {}), ...(state.regrouping ? [state.regrouping] : [])];
+  return all.sort((a, b) => b.asked_at - a.asked_at);
+}
+
+/** Says what a change of groups does: "Replicas 0, 1 become one by shards". */
+export function regroupingText(change: Regrouping): string {
+  const ended = change.done_after_s !== undefined;
+  if (change.to === 'replicas') return `${replicasText(change.replicas)} ${ended ? 'have parted' : 'part'}`;
+  return `${replicasText(change.replicas)} ${ended ? 'became' : 'become'} one by ${change.by}`;
 }
 
 /** Says what a group changes: "12 halves to w8, KV to 1,024 blocks". */
@@ -217,14 +315,42 @@ export function failureOf(step: MorphStep): string {
   return step.failure ?? '';
 }
 
-/** Mean bits of a weight over the halves of all layers. */
-export function layersByPrecision(form: Form): Record<string, number> {
+/** Counts the layers of each precision; a half counts 0.5. Of several forms, returns the mean. */
+export function layersByPrecision(forms: Form[]): Record<string, number> {
   const counts: Record<string, number> = {};
-  for (const layer of form.layer_precision) {
+  for (const layer of forms.flatMap((form) => form.layer_precision)) {
     const halves = layer.split('/');
-    for (const half of [halves[0]!, halves[1] ?? halves[0]!]) counts[half] = (counts[half] ?? 0) + 0.5;
+    for (const half of [halves[0]!, halves[1] ?? halves[0]!]) counts[half] = (counts[half] ?? 0) + 0.5 / forms.length;
   }
   return counts;
+}
+
+/** Says which shards and layers of the model a device holds; nothing if it holds all. */
+export function holdsText(device: DevicePages): string {
+  const held = device.layers.flatMap(([attention, mlp], layer) => (attention + mlp > 0 ? [layer] : []));
+  const layers = held.length === device.layers.length ? '' : held.length === 0 ? 'no layer' : `${held.length === 1 ? 'layer' : 'layers'} ${runsText(held)}`;
+  if (!device.shards) return layers;
+  const { of } = device.shards;
+  const runs = held.flatMap((layer) => {
+    const [a, an, m, mn] = device.shards!.layers[layer]!;
+    return [[a, an], [m, mn]].filter(([, count]) => count! > 0) as [number, number][];
+  });
+  const divided = runs.filter(([, count]) => count < of);
+  const alike = runs.every(([first, count]) => first === runs[0]![0] && count === runs[0]![1]);
+  const shards = alike && runs.length > 0 ? `${shardsText(runs[0]!, of)}` : `shards of ${divided.length} of ${runs.length} halves of layers`;
+  return layers ? `${layers}; ${shards}` : shards;
+}
+
+/** Pages of a device that hold anything. */
+export function pagesOf(device: DevicePages): number {
+  return device.embeddings + device.kv + device.layers.reduce((sum, [attention, mlp]) => sum + attention + mlp, 0);
+}
+
+/** Names a run of shards: "shard 1 of 2", "shards 0–1 of 4". */
+export function shardsText([first, count]: [number, number], of: number): string {
+  if (count === 0) return 'no shard';
+  if (count === of) return 'all shards';
+  return count === 1 ? `shard ${first} of ${of}` : `shards ${first}–${first + count - 1} of ${of}`;
 }
 
 /** A list of whole numbers as people write it: "0–3, 7". */

@@ -1,57 +1,68 @@
 import { useState } from 'preact/hooks';
-import { type Api, CallError } from '../ui/api';
 import { Dialog, Icon } from '../ui/parts';
 import { plural } from '../ui/format';
 import { tintClass, halvesOf } from '../ui/precision';
-import { runsText, type State } from './model';
+import { type Ask } from './asking';
+import { replicasText, runsText, serversOf, type ReplicaState, type Server, type State } from './model';
 
 interface Props {
-  api: Api;
+  ask: Ask;
   state: State;
   selected: ReadonlySet<number>;
   onSelect: (layers: Set<number>) => void;
-  onKey: (why: string) => void;
 }
 
-type Half = 'both' | 'attention' | 'mlp';
+const modes = ['off', 'accuracy', 'balanced', 'performance'];
 
-export function Steer({ api, state, selected, onSelect, onKey }: Props) {
+type Half = 'both' | 'attention' | 'mlp';
+type Wish = (status: ReplicaState) => unknown;
+
+export function Steer({ ask, state, selected, onSelect }: Props) {
+  const servers = serversOf(state);
+  const [target, setTarget] = useState(-1); // a replica; -1: all
   const [half, setHalf] = useState<Half>('both');
   const [blocks, setBlocks] = useState('');
+  const [floor, setFloor] = useState('');
   const [said, setSaid] = useState<{ text: string; bad: boolean } | null>(null);
   const [busy, setBusy] = useState(false);
   const [drains, setDrains] = useState(false);
 
-  const ask = async (method: string, path: string, body?: unknown, done?: string): Promise<void> => {
+  const named = servers.filter(({ replica }) => replica === target);
+  const targets = named.length > 0 ? named : servers;
+  const shown = targets[0]!.status;
+  const want = async (wish: Wish, done?: string): Promise<void> => {
     setBusy(true);
-    try {
-      const answer = await api.json<{ summary?: string }>(path, { method, body: body === undefined ? undefined : JSON.stringify(body) });
-      setSaid({ text: done ?? (answer.summary === 'nothing to change' ? 'The form is already so.' : `Asked for: ${answer.summary ?? 'done'}.`), bad: false });
-    } catch (error) {
-      const failed = error as CallError;
-      if (failed.status === 401) onKey(failed.message);
-      setSaid({ text: failed.message, bad: true });
-    }
+    const answers = await Promise.all(targets.map(async ({ replica, status }) => {
+      const answer = await ask<{ summary?: string }>('PUT', `admin/form?replica=${replica}`, wish(status));
+      return { replica, answer };
+    }));
+    const failed = answers.flatMap(({ replica, answer }) => ('failure' in answer ? [`${targets.length > 1 ? `Replica ${replica}: ` : ''}${answer.failure}`] : []));
+    const first = answers.flatMap(({ answer }) => ('value' in answer ? [answer.value.summary ?? 'done'] : [])).find((text) => text !== 'nothing to change');
+    setSaid(failed.length > 0 ? { text: failed.join(' '), bad: true } : { text: done ?? (first ? `Asked for: ${first}.` : 'The form is already so.'), bad: false });
     setBusy(false);
   };
-  const want = (wish: unknown, done?: string) => void ask('PUT', 'admin/form', wish, done);
+  const drain = async (): Promise<void> => {
+    const answer = await ask('POST', 'admin/drain');
+    setSaid('failure' in answer ? { text: answer.failure, bad: true } : { text: 'The server drains.', bad: false });
+  };
 
-  const all = state.wanted.layer_precision;
+  const all = shown.wanted.layer_precision;
   const chosen = selected.size > 0 ? [...selected] : all.map((_, i) => i);
   const lower = (precision: string) =>
-    want({
-      layers: all.map((layer, i) => {
+    void want(({ wanted }) => ({
+      layers: wanted.layer_precision.map((layer, i) => {
         if (!chosen.includes(i)) return layer;
         const [attention, mlp] = halvesOf(layer);
         return `${half === 'mlp' ? attention : precision}/${half === 'attention' ? mlp : precision}`;
       }),
-    });
+    }));
   const now = (precision: string) =>
-    chosen.every((i) => {
-      const [attention, mlp] = halvesOf(all[i]!);
+    targets.every(({ status }) => chosen.every((i) => {
+      const [attention, mlp] = halvesOf(status.wanted.layer_precision[i]!);
       return (half === 'mlp' || attention === precision) && (half === 'attention' || mlp === precision);
-    });
-  const steerable = state.precisions.length > 0 && state.state === 'ready';
+    }));
+  const steerable = shown.precisions.length > 0 && state.state === 'ready';
+  const pinned = targets.filter(({ status }) => status.pinned).length;
   const wish = Number(blocks);
   return (
     <section class="card steer" aria-label="Steer">
@@ -59,10 +70,11 @@ export function Steer({ api, state, selected, onSelect, onKey }: Props) {
         <h2>Steer</h2>
         <span class="grow" />
         <span class="small decides">
-          <i class={`lamp ${state.pinned ? 'held' : state.mode === 'off' ? '' : 'auto'}`} />
-          {state.pinned ? 'Held by an operator' : state.mode === 'off' ? 'No policy: the form stays' : `The policy decides: ${state.mode}`}
+          <i class={`lamp ${pinned > 0 ? 'held' : shown.mode === 'off' ? '' : 'auto'}`} />
+          {pinned > 0 ? (pinned < targets.length ? `${pinned} of ${targets.length} held by an operator` : 'Held by an operator') : shown.mode === 'off' ? 'No policy: the form stays' : `The policy decides: ${shown.mode}`}
         </span>
       </div>
+      {servers.length > 1 && <Targets servers={servers} target={named.length > 0 ? target : -1} onTarget={setTarget} />}
       <div class="field">
         <span class="row">
           <span class="label grow">{selected.size === 0 ? 'All layers' : `${plural(selected.size, 'layer')}: ${runsText(chosen)}`}</span>
@@ -76,7 +88,7 @@ export function Steer({ api, state, selected, onSelect, onKey }: Props) {
         ))}
       </div>
       <div class="precisions" role="group" aria-label="Precision of the chosen layers">
-        {state.precisions.map((precision) => (
+        {shown.precisions.map((precision) => (
           <button key={precision} type="button" class={`button slim ${tintClass(precision)}`} aria-pressed={now(precision)} disabled={busy || !steerable} onClick={() => lower(precision)}>
             <i class="swatch" />{precision}
           </button>
@@ -85,21 +97,38 @@ export function Steer({ api, state, selected, onSelect, onKey }: Props) {
       <div class="pair">
         <label class="field">
           <span>Embeddings</span>
-          <select value={state.wanted.embeddings} disabled={busy || !steerable} onChange={(event) => want({ embeddings: event.currentTarget.value })}>
-            {[...new Set([...state.embeddings_precisions, state.wanted.embeddings])].map((precision) => <option key={precision}>{precision}</option>)}
+          <select value={shown.wanted.embeddings} disabled={busy || !steerable} onChange={(event) => { const embeddings = event.currentTarget.value; void want(() => ({ embeddings })); }}>
+            {[...new Set([...shown.embeddings_precisions, shown.wanted.embeddings])].map((precision) => <option key={precision}>{precision}</option>)}
           </select>
         </label>
-        <form class="field" onSubmit={(event) => { event.preventDefault(); if (Number.isInteger(wish) && wish > 0) { want({ kv_blocks: wish }); setBlocks(''); } }}>
+        <form class="field" onSubmit={(event) => { event.preventDefault(); if (Number.isInteger(wish) && wish > 0) { void want(() => ({ kv_blocks: wish })); setBlocks(''); } }}>
           <label class="label" for="kv-blocks">KV blocks</label>
           <span class="join">
-            <input id="kv-blocks" inputMode="numeric" placeholder={`${state.wanted.kv_blocks}`} value={blocks} disabled={!steerable} onInput={(event) => setBlocks(event.currentTarget.value)} />
+            <input id="kv-blocks" inputMode="numeric" placeholder={`${shown.wanted.kv_blocks}`} value={blocks} disabled={!steerable} onInput={(event) => setBlocks(event.currentTarget.value)} />
             <button type="submit" class="button slim" disabled={busy || !steerable || !(Number.isInteger(wish) && wish > 0)}>Set</button>
           </span>
         </form>
       </div>
+      {shown.quality_floor !== undefined && (
+        <div class="pair">
+          <label class="field">
+            <span>Mode of the policy</span>
+            <select value={shown.mode} disabled={busy || !steerable} onChange={(event) => { const mode = event.currentTarget.value; void want(() => ({ mode }), `The mode is ${mode}.`); }}>
+              {modes.map((mode) => <option key={mode}>{mode}</option>)}
+            </select>
+          </label>
+          <form class="field" onSubmit={(event) => { event.preventDefault(); const wished = floor.trim(); if (wished) { void want(() => ({ quality_floor: wished }), `The quality floor is ${wished}.`); setFloor(''); } }}>
+            <label class="label" for="quality-floor">Quality floor</label>
+            <span class="join">
+              <input id="quality-floor" placeholder={shown.quality_floor} title="6bits: the mean of a weight; 8layers: the most that are lowered; none" value={floor} disabled={!steerable} onInput={(event) => setFloor(event.currentTarget.value)} />
+              <button type="submit" class="button slim" disabled={busy || !steerable || floor.trim() === ''} aria-label="Set the quality floor">Set</button>
+            </span>
+          </form>
+        </div>
+      )}
       <div class="row">
-        <button type="button" class="button slim" disabled={busy || !steerable || state.pinned} onClick={() => want({ layers: all }, 'The form stays as it is until it is released.')}><Icon name="pin" />Hold this form</button>
-        <button type="button" class="button slim" disabled={busy || !steerable || !state.pinned} onClick={() => want({ release: true })}>Release</button>
+        <button type="button" class="button slim" disabled={busy || !steerable || pinned === targets.length} onClick={() => void want(({ wanted }) => ({ layers: wanted.layer_precision }), 'The form stays as it is until it is released.')}><Icon name="pin" />Hold this form</button>
+        <button type="button" class="button slim" disabled={busy || !steerable || pinned === 0} onClick={() => void want(() => ({ release: true }))}>Release</button>
         <span class="grow" />
         <button type="button" class="button slim danger" disabled={busy || state.state === 'draining'} onClick={() => setDrains(true)}>Drain</button>
       </div>
@@ -110,11 +139,24 @@ export function Steer({ api, state, selected, onSelect, onKey }: Props) {
             <p>Running answers finish, new requests get a 503, then the process ends.</p>
             <div class="row end">
               <button type="button" class="button" autofocus onClick={() => setDrains(false)}>Keep serving</button>
-              <button type="button" class="button danger" onClick={() => { setDrains(false); void ask('POST', 'admin/drain', undefined, 'The server drains.'); }}>Drain</button>
+              <button type="button" class="button danger" onClick={() => { setDrains(false); void drain(); }}>Drain</button>
             </div>
           </div>
         </Dialog>
       )}
     </section>
+  );
+}
+
+/** Chooses which replicas a wish is for. */
+function Targets({ servers, target, onTarget }: { servers: Server[]; target: number; onTarget: (replica: number) => void }) {
+  return (
+    <label class="field">
+      <span>Form of</span>
+      <select value={target} onChange={(event) => onTarget(Number(event.currentTarget.value))}>
+        <option value={-1}>All replicas</option>
+        {servers.map(({ replica, replicas }) => <option key={replica} value={replica}>{replicasText(replicas)}</option>)}
+      </select>
+    </label>
   );
 }

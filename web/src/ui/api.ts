@@ -58,6 +58,7 @@ export class Api {
 }
 
 function withModel(path: string, model: string): string {
+  if (/[?&]model=/.test(path)) return path;
   return `${path}${path.includes('?') ? '&' : '?'}model=${encodeURIComponent(model)}`;
 }
 

@@ -1,0 +1,58 @@
+#include "apps/fleet_options.h"
+
+#include "apps/options.h"
+
+namespace protean {
+
+void add_fleet_options(CLI::App& app, FleetOptions& options) {
+  app.add_option("--router", options.router,
+                 "How a request's replica is chosen. first-token: the least predicted time to "
+                 "the first token, prefix cache hits counted; freeness: the most free KV blocks "
+                 "for each request, as in Llumnix; least-loaded: the fewest requests; "
+                 "round-robin: in turn")
+      ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--scale", options.scale,
+                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
+                 "replicas become one group for it, as in AMOEBA, and part again after it; "
+                 "neighbours: the same with the neighbours of the replica that --router chose, "
+                 "whatever others could hold, to compare")
+      ->check(one_of({"off", "paper", "neighbours"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--drop", options.drop,
+                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
+                 "drop layers that others hold, as in KunServe, and fetch them back after it")
+      ->check(one_of({"off", "paper"}))
+      ->capture_default_str()
+      ->group("Devices");
+}
+
+Status check_groups(const FleetOptions& options, const GroupOptions& group) {
+  const auto& [router, scale, drop] = options;
+  if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--scale {} needs several replicas whose layers divide: add "
+                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
+                      scale);
+  }
+  if (drop != "off" && group.replicas < 2) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
+                      drop);
+  }
+  return {};
+}
+
+bool forms_groups(const FleetOptions& options) {
+  return options.scale != "off" || options.drop != "off";
+}
+
+void set_policies(const FleetOptions& options, ReplicaOptions& replica) {
+  replica.router = parse_router(options.router).value();
+  replica.scale = parse_scale(options.scale).value();
+  replica.drop = parse_drop(options.drop).value();
+}
+
+}  // namespace protean

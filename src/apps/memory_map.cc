@@ -1,0 +1,109 @@
+#include "apps/memory_map.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+#include "cost/pages.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kRowLetters = 64;  // letters of a row
+
+struct Kind {
+  char letter = ' ';
+  std::string_view name;
+  std::int64_t pages = 0;
+};
+
+// The sum of the first two kinds' layers, then embeddings, KV and what is free.
+std::array<Kind, 5> kinds_of(const DevicePages& device, std::int64_t all) {
+  std::array<Kind, 5> kinds = {{{'A', "attention"},
+                                {'M', "MLP"},
+                                {'E', "embeddings", device.embeddings},
+                                {'K', "KV", device.kv},
+                                {'.', "free", all - device.embeddings - device.kv}}};
+  for (const auto& [attention, mlp] : device.layers) {
+    kinds[0].pages += attention;
+    kinds[1].pages += mlp;
+    kinds[4].pages -= attention + mlp;
+  }
+  return kinds;
+}
+
+// Each letter stands for an equal number of pages; borders are rounded.
+std::string row_of(const std::array<Kind, 5>& kinds, std::int64_t all) {
+  std::string row;
+  std::int64_t pages = 0;
+  for (const Kind& kind : kinds) {
+    pages += kind.pages;
+    row.resize(static_cast<std::size_t>((pages * kRowLetters + all / 2) / all), kind.letter);
+  }
+  return row;
+}
+
+std::string shards_text(const ShardRun& run, int shards) {
+  if (run.count == shards) {
+    return "";
+  }
+  return run.count == 1 ? fmt::format(" in shard {} of {}", run.first, shards)
+                        : fmt::format(" in shards {}-{} of {}", run.first, run.end() - 1, shards);
+}
+
+// Returns a text such as "layers 0-8 in shards 0-1 of 4, embeddings in shards 0-1 of 4".
+std::string holding_text(const Holding& holding, int shards) {
+  std::vector<std::string> held;
+  const auto& layers = holding.layers;
+  for (std::size_t first = 0; first < layers.size();) {
+    std::size_t end = first + 1;
+    while (end < layers.size() && layers[end] == layers[first]) {
+      ++end;
+    }
+    if (!layers[first].empty()) {  // a form at the start divides both halves of a layer alike
+      held.push_back((end - first == 1 ? fmt::format("layer {}", first)
+                                       : fmt::format("layers {}-{}", first, end - 1)) +
+                     shards_text(layers[first].attention, shards));
+    }
+    first = end;
+  }
+  if (!holding.embeddings.empty()) {
+    held.push_back("embeddings" + shards_text(holding.embeddings, shards));
+  }
+  return fmt::format("{}", fmt::join(held, ", "));
+}
+
+std::string line(std::string_view name, std::string_view text) {
+  return fmt::format("{:<24}{}\n", name, text);
+}
+
+}  // namespace
+
+std::string memory_map(const ModelSpec& spec, const Sizing& sizing) {
+  const PageBudget& budget = sizing.budget;
+  const Form& form = sizing.form;
+  std::string map =
+      line("memory map", fmt::format("{} pages of {} a device: A attention, M MLP, E embedding "
+                                     "matrix and LM head, K KV cache, . free",
+                                     budget.pages, format_bytes(budget.page_bytes)));
+  const std::vector<DevicePages> devices = pages_by_device(spec, form, budget.page_bytes);
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    const auto kinds = kinds_of(devices[device], budget.pages);
+    std::vector<std::string> pages;
+    for (const Kind& kind : kinds) {
+      pages.push_back(fmt::format("{} {}", kind.name, kind.pages));
+    }
+    map += line(devices.size() == 1 ? "" : fmt::format("  device {}", devices[device].device.value),
+                row_of(kinds, budget.pages));
+    map += line("", fmt::format("{}: {} pages", holding_text(form.group[device], form.shards),
+                                fmt::join(pages, ", ")));
+  }
+  return map;
+}
+
+}  // namespace protean

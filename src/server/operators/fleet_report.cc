@@ -1,0 +1,168 @@
+#include "server/operators/fleet_report.h"
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <string>
+#include <utility>
+
+#include "server/operators/form_json.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+bool whole_or_empty(const ShardRun& run, int shards) {
+  return run.empty() || run.count == shards;
+}
+
+// True if the device holds each component either whole or not at all.
+bool undivided(const Holding& holding, int shards) {
+  return whole_or_empty(holding.embeddings, shards) &&
+         std::all_of(holding.layers.begin(), holding.layers.end(), [&](const auto& layer) {
+           return whole_or_empty(layer.attention, shards) && whole_or_empty(layer.mlp, shards);
+         });
+}
+
+// Shows a device's runs of shards as their first one and their count: of the embeddings, and of
+// attention and MLP of each layer.
+json::object shown_shards(const Holding& holding, int shards) {
+  json::array layers;
+  for (const Holding::Layer& layer : holding.layers) {
+    layers.push_back(json::array{layer.attention.first, layer.attention.count, layer.mlp.first,
+                                 layer.mlp.count});
+  }
+  return {{"of", shards},
+          {"embeddings", json::array{holding.embeddings.first, holding.embeddings.count}},
+          {"layers", std::move(layers)}};
+}
+
+json::array shown_numbers(const std::vector<ReplicaId>& replicas) {
+  json::array shown;
+  for (const ReplicaId replica : replicas) {
+    shown.push_back(replica.value);
+  }
+  return shown;
+}
+
+}  // namespace
+
+FleetReport::FleetReport(int replicas, const FormStatus& start)
+    : devices_each_(start.form.group.size()),
+      seen_(static_cast<std::size_t>(replicas), {.kv_blocks = start.form.kv.blocks}),
+      forms_(seen_.size(), std::make_shared<const FormStatus>(start)) {}
+
+// Returns all replicas of the change of groups under way; none if there is none.
+std::vector<ReplicaId> FleetReport::changing() const {
+  std::vector<ReplicaId> changing;
+  if (groups_ == nullptr || !groups_->running) {
+    return changing;
+  }
+  const std::vector<ReplicaId>& homes = groups_->running->replicas;
+  for (const GroupStatus& group : groups_->groups) {
+    if (std::find(homes.begin(), homes.end(), group.replicas.front()) != homes.end()) {
+      changing.insert(changing.end(), group.replicas.begin(), group.replicas.end());
+    }
+  }
+  return changing;
+}
+
+std::vector<FleetReport::Holders> FleetReport::holders() const {
+  std::vector<Holders> holders;
+  if (groups_ == nullptr) {
+    for (int replica = 0; replica < replicas(); ++replica) {
+      holders.push_back({{ReplicaId{replica}}, form(ReplicaId{replica}).form});
+    }
+    return holders;
+  }
+  std::vector<ReplicaId> together = changing();
+  if (!together.empty() && groups_->joint_form) {
+    holders.push_back({together, *groups_->joint_form});
+  } else if (!together.empty() && !groups_->running->together) {
+    holders.push_back({together, form(together.front()).form});
+  } else {
+    together.clear();
+  }
+  for (const GroupStatus& group : groups_->groups) {
+    const ReplicaId first = group.replicas.front();
+    if (std::find(together.begin(), together.end(), first) != together.end()) {
+      continue;
+    }
+    // The engine of a group reports its form, but not at once, and never after the group parted.
+    const Form& reported = form(first).form;
+    const bool reports = reported.group.size() == devices_each_ * group.replicas.size();
+    holders.push_back({group.replicas, reports ? reported : group.form.value_or(reported)});
+  }
+  return holders;
+}
+
+std::vector<ReplicaId> FleetReport::serving() const {
+  std::vector<ReplicaId> serving;
+  for (int replica = 0; replica < replicas(); ++replica) {
+    serving.push_back(ReplicaId{replica});
+  }
+  if (groups_ == nullptr) {
+    return serving;
+  }
+  const auto serve_by = [&](ReplicaId first, const std::vector<ReplicaId>& replicas) {
+    for (const ReplicaId replica : replicas) {
+      serving[index(replica)] = first;
+    }
+  };
+  for (const GroupStatus& group : groups_->groups) {
+    serve_by(group.replicas.front(), group.replicas);
+  }
+  // A group that parts serves as one until its homes have engines of their own.
+  const std::vector<ReplicaId> together = changing();
+  if (!together.empty() && !groups_->joint_form && !groups_->running->together) {
+    serve_by(together.front(), together);
+  }
+  return serving;
+}
+
+Observation FleetReport::sum() const {
+  const std::vector<ReplicaId> by = serving();
+  std::vector<Observation> seen;
+  for (int replica = 0; replica < replicas(); ++replica) {
+    if (by[index(ReplicaId{replica})] == ReplicaId{replica}) {
+      seen.push_back(seen_[index(ReplicaId{replica})]);
+    }
+  }
+  return sum_of(seen);
+}
+
+json::object shown_replicas(const FleetReport& fleet) {
+  const std::vector<ReplicaId> serving = fleet.serving();
+  json::object shown;
+  for (int number = 0; number < fleet.replicas(); ++number) {
+    const ReplicaId replica{number};
+    const ReplicaId by = serving[static_cast<std::size_t>(number)];
+    shown[std::to_string(number)] =
+        by == replica ? shown_status(fleet.form(replica)) : json::object{{"serves_in", by.value}};
+  }
+  return shown;
+}
+
+json::object shown_devices(const FleetReport& fleet, const PagesByDevice& pages) {
+  json::object shown;
+  for (const auto& [replicas, form] : fleet.holders()) {
+    json::array each = shown_devices(pages(form));
+    const std::size_t devices_each = form.group.size() / replicas.size();
+    for (std::size_t i = 0; i < each.size(); ++i) {
+      json::object device = std::move(each[i].get_object());
+      const ReplicaId replica = replicas[i / devices_each];
+      const std::size_t number =
+          static_cast<std::size_t>(replica.value) * devices_each + i % devices_each;
+      device["device"] = number;
+      device["replica"] = replica.value;
+      device["holders"] = shown_numbers(replicas);
+      if (!undivided(form.group[i], form.shards)) {
+        device["shards"] = shown_shards(form.group[i], form.shards);
+      }
+      shown[std::to_string(number)] = std::move(device);
+    }
+  }
+  return shown;
+}
+
+}  // namespace protean

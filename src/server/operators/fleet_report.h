@@ -1,0 +1,69 @@
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/replica_id.h"
+#include "contract/groups.h"
+#include "contract/morph.h"
+#include "contract/observation.h"
+#include "cost/pages.h"
+
+namespace protean {
+
+// What the replicas of one model's fleet reported last: their loads and forms, and their groups.
+// Belongs to the io thread.
+class FleetReport {
+ public:
+  // `start` is the form of each replica before it reports one.
+  FleetReport(int replicas, const FormStatus& start);
+
+  void engine(ReplicaId replica, const Observation& seen) { seen_[index(replica)] = seen; }
+  void form(ReplicaId replica, std::shared_ptr<const FormStatus> status) {
+    forms_[index(replica)] = std::move(status);
+  }
+  void groups(std::shared_ptr<const GroupsStatus> status) { groups_ = std::move(status); }
+
+  int replicas() const { return static_cast<int>(seen_.size()); }
+  const Observation& seen(ReplicaId replica) const { return seen_[index(replica)]; }
+  const FormStatus& form(ReplicaId replica) const { return *forms_[index(replica)]; }
+  // Null if the replicas cannot be grouped.
+  const GroupsStatus* groups() const { return groups_.get(); }
+
+  // Returns the load of the fleet: of the replicas that serve.
+  Observation sum() const;
+
+  // Replicas whose devices hold one form together. While replicas become one or part, they are in
+  // one of these although each may serve on its own.
+  struct Holders {
+    std::vector<ReplicaId> replicas;  // at least one, ascending
+    Form form;
+  };
+  std::vector<Holders> holders() const;
+  // Returns for each replica the one that serves for it: itself, or the first one of its group.
+  std::vector<ReplicaId> serving() const;
+
+ private:
+  static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
+  std::vector<ReplicaId> changing() const;
+
+  const std::size_t devices_each_;
+  std::vector<Observation> seen_;                         // by replica
+  std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
+  std::shared_ptr<const GroupsStatus> groups_;
+};
+
+// Shows the replicas of a fleet by their numbers: the status of the form of each that serves, and
+// of the others which one serves for them.
+boost::json::object shown_replicas(const FleetReport& fleet);
+
+using PagesByDevice = std::function<std::vector<DevicePages>(const Form&)>;
+
+// Shows the devices of a fleet by their numbers, which go on from replica to replica: their replica
+// and what their pages hold.
+boost::json::object shown_devices(const FleetReport& fleet, const PagesByDevice& pages);
+
+}  // namespace protean
