@@ -163,7 +163,11 @@ class Engine {
   // Returns the label of the precision that drew the token.
   std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}
-  void on(VariantsPacked& packed);
+  void on(VariantsPacked& packed) {
+    if (steering_) {
+      steering_->packed(std::move(packed.packing));
+    }
+  }
   void on(BlocksCopied&);
   void on(WantMigration&);
   void on(WantGroups&);

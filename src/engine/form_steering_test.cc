@@ -83,7 +83,8 @@ struct SteeringWithoutFreePages : Steering {
 
 // Sequences that run use all blocks, so the last of them make room for the first swap.
 TEST_F(SteeringWithoutFreePages, KvLendsTheFirstSwapItsPagesThoughAllBlocksAreInUse) {
-  lower_under_load();
+  begin_burst();
+  lower();
   const auto first = std::find_if(sink.form->history->begin(), sink.form->history->end(),
                                   [](const auto& record) { return record->failure.empty(); });
   ASSERT_NE(first, sink.form->history->end());

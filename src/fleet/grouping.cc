@@ -399,6 +399,7 @@ void Grouping::finish() {
     status_.history.erase(status_.history.begin());
   }
   status_.history.push_back(std::move(record));
+  told_at_rest_ = false;  // a change that fails at once begins and ends between two looks
 }
 
 std::optional<std::vector<ReplicaId>> Grouping::parting() const {

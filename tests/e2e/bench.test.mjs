@@ -78,8 +78,15 @@ class FixedDelayServer {
 
 describe('bench serve against known delays', () => {
   let server;
-  before(async () => { server = await FixedDelayServer.start(100, 20, 30); });
-  after(() => server.stop());
+  let quick;  // for what does not depend on delays
+  before(async () => {
+    server = await FixedDelayServer.start(100, 20, 30);
+    quick = await FixedDelayServer.start(1, 1, 3);
+  });
+  after(() => {
+    server.stop();
+    quick.stop();
+  });
 
   test('TTFT and TPOT of 100 streams equal the server\'s', async () => {
     const file = join(scratch, 'fixed.json');
@@ -108,11 +115,11 @@ describe('bench serve against known delays', () => {
 
   test('the same seed gives the same requests, another seed others', async () => {
     const prompts = async (seed) => {
-      server.requests.clear();
-      const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--request-rate', '50',
+      quick.requests.clear();
+      const { status, stderr } = await bench('serve', '--base-url', quick.url, '--model', 'm', '--request-rate', '50',
         '--num-prompts', '10', '--random-range-ratio', '0.5', '--random-input-len', '40', '--seed', seed, '--quiet');
       assert.equal(status, 0, stderr);
-      return Array.from({ length: 10 }, (_, i) => server.requests.get(`bench-${i}`).body);
+      return Array.from({ length: 10 }, (_, i) => quick.requests.get(`bench-${i}`).body);
     };
     const first = await prompts('1');
     assert.deepEqual(await prompts('1'), first);
@@ -137,12 +144,12 @@ describe('bench serve against known delays', () => {
   });
 
   test('keys, headers and bodies are sent as configured', async () => {
-    server.requests.clear();
-    const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--api-key', 'secret',
+    quick.requests.clear();
+    const { status, stderr } = await bench('serve', '--base-url', quick.url, '--model', 'm', '--api-key', 'secret',
       '--num-prompts', '2', '--header', 'X-Tenant=a', '--extra-body', '{"top_k": 4}', '--ignore-eos',
       '--token-ids', '10:19', '--random-input-len', '12', '--random-output-len', '5');
     assert.equal(status, 0, stderr);
-    const { headers, body } = server.requests.get('bench-1');
+    const { headers, body } = quick.requests.get('bench-1');
     assert.equal(headers.authorization, 'Bearer secret');
     assert.equal(headers['x-tenant'], 'a');
     assert.deepEqual([body.model, body.max_tokens, body.top_k, body.ignore_eos], ['m', 5, 4, true]);
@@ -166,16 +173,16 @@ describe('bench serve against known delays', () => {
   });
 
   test('warm-ups come first, have other prompts and are not measured', async () => {
-    server.requests.clear();
+    quick.requests.clear();
     const file = join(scratch, 'warm.json');
-    const { status, stdout, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--num-prompts', '4',
+    const { status, stdout, stderr } = await bench('serve', '--base-url', quick.url, '--model', 'm', '--num-prompts', '4',
       '--num-warmups', '3', '--random-input-len', '30', '--random-output-len', '7', '--json', file, '--tokens-per-word', '1');
     assert.equal(status, 0, stderr);
     assert.match(stdout, /3 warm-up requests/);
     assert.equal(JSON.parse(readFileSync(file, 'utf8')).completed, 4);
-    const ids = [...server.requests.keys()];
+    const ids = [...quick.requests.keys()];
     assert.deepEqual(ids.slice(0, 3).sort(), [0, 1, 2].map((i) => `bench-warmup-${i}`));
-    const bodies = [...server.requests.values()].map(({ body }) => body);
+    const bodies = [...quick.requests.values()].map(({ body }) => body);
     assert.ok(bodies.every((body) => body.max_tokens === 7 && body.prompt.split(' ').length === 30));
     assert.equal(new Set(bodies.map((body) => body.prompt)).size, 7, 'all prompts differ');
   });
@@ -191,7 +198,7 @@ describe('bench serve against known delays', () => {
     const file = join(scratch, 'metrics.json');
     for (const [url, path] of [[origin, '/metrics'], [`${origin}/of/it`, '/of/it']]) {
       asked.length = 0;
-      const { status, stderr } = await bench('serve', '--base-url', server.url, '--model', 'm', '--api-key', 'secret',
+      const { status, stderr } = await bench('serve', '--base-url', quick.url, '--model', 'm', '--api-key', 'secret',
         '--num-prompts', '2', '--metrics-url', url, '--json', file, '--random-input-len', '9');
       assert.equal(status, 0, stderr);
       assert.deepEqual(asked[0], [path, undefined]);
@@ -202,14 +209,14 @@ describe('bench serve against known delays', () => {
   });
 
   test('a TOML file sets flags, and the command line overrides them', async () => {
-    server.requests.clear();
+    quick.requests.clear();
     const file = join(scratch, 'bench.toml');
-    writeFileSync(file, `[bench.serve]\nbase_url = "${server.url}"\nmodel = "of-the-file"\nnum_prompts = 3\n` +
+    writeFileSync(file, `[bench.serve]\nbase_url = "${quick.url}"\nmodel = "of-the-file"\nnum_prompts = 3\n` +
       'random-output-len = 6\nignore_eos = true\nheader = ["X-A=1", "X-B=2"]\n[serve]\nport = 1\n');
     const { status, stderr } = await bench('serve', '--config', file, '--num-prompts', '2', '--random-input-len', '8');
     assert.equal(status, 0, stderr);
-    assert.ok(server.requests.has('bench-1') && !server.requests.has('bench-2'));
-    const { body, headers } = server.requests.get('bench-1');
+    assert.ok(quick.requests.has('bench-1') && !quick.requests.has('bench-2'));
+    const { body, headers } = quick.requests.get('bench-1');
     assert.deepEqual([body.model, body.max_tokens, body.ignore_eos], ['of-the-file', 6, true]);
     assert.deepEqual([headers['x-a'], headers['x-b']], ['1', '2']);
     writeFileSync(file, '[bench.serve]\nnum-promts = 3\n');

@@ -151,8 +151,10 @@ describe('clients', () => {
     assert.equal((await get('/props?model=other')).error.code, 'model_not_found');
     const call = { prompt, n_predict: 12, temperature: 0 };
     const openai = (await post('/v1/completions', { prompt, max_tokens: 12, temperature: 0 })).body.choices[0].text;
-    const whole = (await post('/completion', { ...call, logit_bias: [], samplers: ['top_k'], cache_prompt: true })).body;
+    const whole = (await post('/completion', { ...call, samplers: ['top_k'], cache_prompt: true })).body;
     assert.deepEqual([whole.content, whole.stop, whole.stop_type, whole.tokens_predicted], [openai, true, 'limit', 12]);
+    const lists = { ...call, logit_bias: [] };
+    assert.equal((await fetch(`${server.url}/completion`, { method: 'POST', body: JSON.stringify(lists) })).status, 200);
     const some = (await post('/completion', { ...call, response_fields: ['content', 'timings/predicted_n', 'none'] })).body;
     assert.deepEqual(some, { content: openai, 'timings/predicted_n': 12 });
     const streamed = await (await fetching(`${server.url}/completion`, { method: 'POST', body: JSON.stringify({ ...call, stream: true }) })).text();

@@ -12,7 +12,7 @@ const viewport = { width: 1440, height: 900 };
 
 async function startServer(cache, path, ...flags) {
   const server = await Server.startWith({ path, env: { XDG_CACHE_HOME: cache } },
-    '--admin-port', '0', '--device-memory', '96MiB', '--max-num-batched-tokens', '256', ...flags);
+    '--admin-port', '0', '--max-num-batched-tokens', '256', ...flags);
   await server.logged(/operators' port: (\S+)/);
   server.admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
   return server;
@@ -52,7 +52,7 @@ describe('the dashboard of a fleet', () => {
   before(async () => {
     cache = mkdtempSync(join(tmpdir(), 'protean-page-'));
     [browser, server] = await Promise.all([openBrowser(),
-      startServer(cache, builtin, '--data-parallel-size', '2', '--max-tensor-parallel-size', '2', '--threads', '1')]);
+      startServer(cache, builtin, '--data-parallel-size', '2', '--max-tensor-parallel-size', '2', '--threads', '1', '--kv-cache-memory', '8MiB')]);
   });
   after(async () => {
     await browser?.close();
@@ -134,7 +134,7 @@ describe('the dashboard of a fleet', () => {
   });
 
   it('shows the model that is chosen, and lets one sleep', async () => {
-    const models = await startServer(cache, ['--model', `story=${builtin}`, '--model', `tale=${builtin}`], '--max-model-len', '512');
+    const models = await startServer(cache, ['--model', `story=${builtin}`, '--model', `tale=${builtin}`], '--max-model-len', '512', '--device-memory', '96MiB');
     const page = await openPage(browser, models.admin, { viewport });
     await live(page);
     await page.getByLabel('Model', { exact: true }).selectOption('tale');

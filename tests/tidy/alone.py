@@ -4,7 +4,7 @@
 A build compiles the files of a module together, so a file may use a name that only its neighbour includes. This reads each
 source by itself, and each header that no source of the same name includes first. Nothing is generated.
 
-Third-party headers take most of the time. Files that reach the same ones share a precompiled header of exactly those.
+Other people's headers take most of the time. Files that reach the same ones share a precompiled header of exactly those.
 """
 
 import os
@@ -18,6 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "tests", "bench")
+
+# What most files reach of the standard library; a file that reaches all of it gets it precompiled.
+STANDARD = ["algorithm", "functional", "memory", "optional", "span", "string", "variant", "vector"]
 
 # A file that includes a header of this pattern gets the headers behind it precompiled.
 THIRD_PARTY = {
@@ -60,8 +63,9 @@ def reached(path):
 def precompiled(path):
     """The headers to precompile for a file."""
     names = reached(path)
-    return tuple(header for pattern, headers in THIRD_PARTY.items()
-                 if any(re.match(pattern, name) for name in names) for header in headers)
+    standard = STANDARD if names.issuperset(STANDARD) else []
+    return (*standard, *(header for pattern, headers in THIRD_PARTY.items()
+                         if any(re.match(pattern, name) for name in names) for header in headers))
 
 
 def files_to_read():

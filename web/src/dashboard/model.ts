@@ -294,6 +294,7 @@ export function regroupingsOf(state: State): Regrouping[] {
 /** Says what a change of groups does: "Replicas 0, 1 become one by shards". */
 export function regroupingText(change: Regrouping): string {
   const ended = change.done_after_s !== undefined;
+  if (ended && change.failure) return `${replicasText(change.replicas)} did not ${change.to === 'group' ? 'part' : `become one by ${change.by}`}`;
   if (change.to === 'replicas') return `${replicasText(change.replicas)} ${ended ? 'have parted' : 'part'}`;
   return `${replicasText(change.replicas)} ${ended ? 'became' : 'become'} one by ${change.by}`;
 }
