@@ -479,9 +479,9 @@ TEST_F(LargeEmbeddings, GiveBackWhatTheyBorrowedIfTheyFail) {
   EXPECT_EQ(sink.form->failures_total, 1);
 }
 
-TEST_F(LargeEmbeddings, MakeARequestWaitThatWasPromisedWhatTheyBorrow) {
+TEST_F(LargeEmbeddings, ServeARequestThatWasPromisedWhatTheyBorrow) {
   send(Arrival{request(1, 40, 16)});
-  lend();
+  ASSERT_TRUE(wish({.embeddings = Precision::kW8}).ok());
   expect_served(2);
   ASSERT_EQ(sink.all<Finished>().size(), 2U);
   EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kLength);
