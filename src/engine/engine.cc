@@ -288,12 +288,6 @@ void Engine::on(MorphDone& done) {
   steering_->on(done);
 }
 
-void Engine::on(VariantsPacked& packed) {
-  if (steering_) {
-    steering_->packed(std::move(packed.packing));
-  }
-}
-
 void Engine::on(WantForm& want) {
   batch_.outputs.emplace_back(WishAnswered{want.wish_id, wanted(want.wish)});
 }

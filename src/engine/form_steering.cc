@@ -439,9 +439,14 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
       out_of_reach_.packing == told_.packing && !more_tokens) {
     return nullptr;
   }
-  told_ = {
-      true,           pinned_,          config_.mode, config_.bounds.floor, out_of_reach_.packing,
-      run_.changes(), ledger_.tokens(), now_ns_};
+  told_ = {.any = true,
+           .pinned = pinned_,
+           .mode = config_.mode,
+           .floor = config_.bounds.floor,
+           .packing = out_of_reach_.packing,
+           .changes = run_.changes(),
+           .tokens = ledger_.tokens(),
+           .at_ns = now_ns_};
   auto status = std::make_shared<FormStatus>();
   const MorphRun::Totals& totals = run_.totals();
   status->form = run_.reached();

@@ -252,4 +252,24 @@ describe('the dashboard', () => {
     for (let i = 0; i < 200 && server.openFiles() > files; ++i) await sleep(20);
     assert.ok(server.openFiles() <= files, `${server.openFiles()} open files, ${files} before`);
   });
+
+  it('steers the mode and the quality floor of the policy', async () => {
+    const page = await openPage(browser, `${server.admin}/dashboard`);
+    await live(page);
+    const floor = page.getByLabel('Quality floor', { exact: true });
+    await page.getByLabel('Mode of the policy').selectOption('accuracy');
+    await page.getByText('The policy decides: accuracy').waitFor();
+    await floor.fill('4');
+    await page.getByRole('button', { name: 'Set the quality floor' }).click();
+    await page.getByText(/'4' is not a quality floor/).waitFor();
+    await floor.fill('4layers');
+    await page.getByRole('button', { name: 'Set the quality floor' }).click();
+    await page.locator('#quality-floor[placeholder="4layers"]').waitFor();
+    const policy = await (await fetch(`${server.admin}/admin/form`)).json();
+    assert.deepEqual([policy.mode, policy.quality_floor], ['accuracy', '4layers']);
+    await want(server, { mode: 'off', quality_floor: 'none' });
+    await page.getByText('No policy: the form stays').waitFor();
+    assert.deepEqual(page.troubles, []);
+    await page.context().close();
+  });
 });

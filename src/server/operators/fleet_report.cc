@@ -75,10 +75,14 @@ std::vector<FleetReport::Holders> FleetReport::holders() const {
     }
     return holders;
   }
+  const auto holds = [&](const Form& form, const std::vector<ReplicaId>& replicas) {
+    return form.group.size() == devices_each_ * replicas.size();
+  };
   std::vector<ReplicaId> together = changing();
   if (!together.empty() && groups_->joint_form) {
     holders.push_back({together, *groups_->joint_form});
-  } else if (!together.empty() && !groups_->running->together) {
+  } else if (!together.empty() && !groups_->running->together &&
+             holds(form(together.front()).form, together)) {
     holders.push_back({together, form(together.front()).form});
   } else {
     together.clear();
@@ -88,10 +92,18 @@ std::vector<FleetReport::Holders> FleetReport::holders() const {
     if (std::find(together.begin(), together.end(), first) != together.end()) {
       continue;
     }
-    // The engine of a group reports its form, but not at once, and never after the group parted.
+    // The engine of a group reports its form, but not at once; and once homes have engines of their
+    // own, each reports its form, which may be before the end of the parting is told.
     const Form& reported = form(first).form;
-    const bool reports = reported.group.size() == devices_each_ * group.replicas.size();
-    holders.push_back({group.replicas, reports ? reported : group.form.value_or(reported)});
+    if (holds(reported, group.replicas)) {
+      holders.push_back({group.replicas, reported});
+    } else if (group.form) {
+      holders.push_back({group.replicas, *group.form});
+    } else {
+      for (const ReplicaId replica : group.replicas) {
+        holders.push_back({{replica}, form(replica).form});
+      }
+    }
   }
   return holders;
 }

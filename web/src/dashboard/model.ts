@@ -48,7 +48,7 @@ export interface ReplicaState {
   form: Form;
   wanted: Form;
   mode: string;
-  quality_floor?: string;
+  quality_floor: string;
   ladder: string[];
   precisions: string[];
   embeddings_precisions: string[];

@@ -109,23 +109,21 @@ export function Steer({ ask, state, selected, onSelect }: Props) {
           </span>
         </form>
       </div>
-      {shown.quality_floor !== undefined && (
-        <div class="pair">
-          <label class="field">
-            <span>Mode of the policy</span>
-            <select value={shown.mode} disabled={busy || !steerable} onChange={(event) => { const mode = event.currentTarget.value; void want(() => ({ mode }), `The mode is ${mode}.`); }}>
-              {modes.map((mode) => <option key={mode}>{mode}</option>)}
-            </select>
-          </label>
-          <form class="field" onSubmit={(event) => { event.preventDefault(); const wished = floor.trim(); if (wished) { void want(() => ({ quality_floor: wished }), `The quality floor is ${wished}.`); setFloor(''); } }}>
-            <label class="label" for="quality-floor">Quality floor</label>
-            <span class="join">
-              <input id="quality-floor" placeholder={shown.quality_floor} title="6bits: the mean of a weight; 8layers: the most that are lowered; none" value={floor} disabled={!steerable} onInput={(event) => setFloor(event.currentTarget.value)} />
-              <button type="submit" class="button slim" disabled={busy || !steerable || floor.trim() === ''} aria-label="Set the quality floor">Set</button>
-            </span>
-          </form>
-        </div>
-      )}
+      <div class="pair">
+        <label class="field">
+          <span>Mode of the policy</span>
+          <select value={shown.mode} disabled={busy || !steerable} onChange={(event) => { const mode = event.currentTarget.value; void want(() => ({ mode }), `The mode is ${mode}.`); }}>
+            {modes.map((mode) => <option key={mode}>{mode}</option>)}
+          </select>
+        </label>
+        <form class="field" onSubmit={(event) => { event.preventDefault(); const wished = floor.trim(); if (wished) { void want(() => ({ quality_floor: wished }), `The quality floor is ${wished}.`); setFloor(''); } }}>
+          <label class="label" for="quality-floor">Quality floor</label>
+          <span class="join">
+            <input id="quality-floor" placeholder={shown.quality_floor} title="6bits: the mean of a weight; 8layers: the most that are lowered; none" value={floor} disabled={!steerable} onInput={(event) => setFloor(event.currentTarget.value)} />
+            <button type="submit" class="button slim" disabled={busy || !steerable || floor.trim() === ''} aria-label="Set the quality floor">Set</button>
+          </span>
+        </form>
+      </div>
       <div class="row">
         <button type="button" class="button slim" disabled={busy || !steerable || pinned === targets.length} onClick={() => void want(({ wanted }) => ({ layers: wanted.layer_precision }), 'The form stays as it is until it is released.')}><Icon name="pin" />Hold this form</button>
         <button type="button" class="button slim" disabled={busy || !steerable || pinned === 0} onClick={() => void want(() => ({ release: true }))}>Release</button>
