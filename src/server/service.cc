@@ -298,7 +298,9 @@ json::object Service::state_json(ReplicaId replica) const {
 }
 
 json::object Service::properties_json() const {
-  return llama_properties(model_, limits_.max_outstanding, version_);
+  json::object shown = llama_properties(model_, limits_.max_outstanding, version_);
+  shown["is_sleeping"] = residence() == Residence::kAsleep;
+  return shown;
 }
 
 json::array Service::slots_json() const {

@@ -42,8 +42,7 @@ json::object llama_properties(const ServedModel& model, int slots, std::string_v
           {"bos_token", model.chat.bos_token},
           {"eos_token", model.chat.eos_token},
           {"modalities", json::object{{"vision", false}, {"audio", false}}},
-          {"build_info", fmt::format("protean-{}", version)},
-          {"is_sleeping", false}};
+          {"build_info", fmt::format("protean-{}", version)}};
 }
 
 json::object llama_slot(const LlamaSlot& slot, int id, const ServedModel& model) {
