@@ -86,7 +86,12 @@ std::string names_of(const CLI::Option& option) {
 
 // "(0 to 65535, default 8000)"
 std::string limits_of(const CLI::Option& option) {
-  std::string limits = choices_of(option).empty() ? values_of(option) : "";
+  std::string limits;
+  if (choices_of(option).empty()) {
+    for (const char letter : values_of(option)) {
+      limits += letter == ',' ? ", " : std::string(1, letter);  // lines break at spaces
+    }
+  }
   if (std::string usual = option.get_default_str(); !usual.empty()) {
     if (usual.starts_with('[') && usual.ends_with(']')) {
       usual = usual.substr(1, usual.size() - 2);
