@@ -106,9 +106,6 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
 }
 
 std::optional<GroupConfig> group_config(const ReplicaOptions& options, const ModelSpec& spec) {
-  // The components that a group's devices hold otherwise after one step. KV of this many layers
-  // moves in a few milliseconds (docs/measured.md), less than most steps take.
-  constexpr int kHoldsAtOnce = 8;
   if (!may_join(options)) {
     return std::nullopt;
   }
@@ -118,7 +115,6 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
       .form = options.sizing.form,
       .wide_engine = [options,
                       spec](const Form& form) { return wide_engine_config(options, spec, form); },
-      .steps_at_once = kHoldsAtOnce,
       .scale = options.scale,
       .drop = options.drop};
 }
