@@ -217,6 +217,7 @@ int run_serve(ServeOptions& options) {
   std::thread io([&server] { server.run(); });
   auto replicas = load(*models, server);
   std::unique_ptr<ReplicaLoader> loader;
+  Error failure;  // if there is no loader
   if (replicas.ok()) {
     loaded = true;
     loader = std::make_unique<ReplicaLoader>(
@@ -226,13 +227,14 @@ int run_serve(ServeOptions& options) {
     notify_systemd("READY=1\nSTATUS=serving " + names_of(*models));
     log_ready(options.server, server);
   } else {
+    failure = replicas.error();
     server.stop();
   }
   if (server.admin_port() > 0) {
     log_operators_port(options.server, server.admin_port());
   }
   io.join();
-  return replicas.ok() ? 0 : exit_with(replicas.error());
+  return loader != nullptr ? 0 : exit_with(failure);
 }
 
 void add_network_options(CLI::App& app, ServeOptions& options) {

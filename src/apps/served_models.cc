@@ -241,14 +241,13 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   ServedModel served =
       served_model(setting, *opened, *replica, *tool_format, static_cast<std::size_t>(*grammars));
   Inbox& events = *inbox;
-  return OpenModel{
-      .setting = std::move(setting),
-      .files = std::move(opened),
-      .replica = *std::move(replica),
-      .inbox = std::move(inbox),
-      .hosted = {std::move(served),
-                 {.max_outstanding = most, .sleep_idle_ns = setting.sleep_idle_s * kNsPerS},
-                 events}};
+  const ServiceLimits limits{.max_outstanding = most,
+                             .sleep_idle_ns = setting.sleep_idle_s * kNsPerS};
+  return OpenModel{.setting = std::move(setting),
+                   .files = std::move(opened),
+                   .replica = *std::move(replica),
+                   .inbox = std::move(inbox),
+                   .hosted = {std::move(served), limits, events, nullptr}};
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ Status visit_chunks(std::span<const std::byte> bytes, const Pace& pace, Visit vi
   for (std::int64_t at = 0; at < std::ssize(bytes); at += kChunkBytes) {
     const std::int64_t count = std::min(kChunkBytes, std::ssize(bytes) - at);
     const auto chunk = bytes.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
-    if (const Status done = visit(chunk, at); !done) {
+    if (Status done = visit(chunk, at); !done) {
       return done;
     }
     if (pace && !pace(count)) {
@@ -387,7 +387,7 @@ Status write_whole(const fs::path& path, std::initializer_list<std::span<const s
   for (const std::span<const std::byte> piece : pieces) {
     const Status written =
         visit_chunks(piece, pace, [&](std::span<const std::byte> chunk, std::int64_t) {
-          const Status chunk_written = write_all(file->get(), chunk);
+          Status chunk_written = write_all(file->get(), chunk);
           // Else the thread would wait for the whole file at the end.
           (void)::sync_file_range(file->get(), begun, std::ssize(chunk), SYNC_FILE_RANGE_WRITE);
           begun += std::ssize(chunk);

@@ -296,7 +296,7 @@ Status VariantStore::pack_one(const ComponentVariant& which, const Pace& pace) {
     if (!wait_for([&] { return reading.try_lock(); }, pace)) {
       return called_off();
     }
-    const Status packed =
+    Status packed =
         load_component(*sources_.at(which.precision).checkpoint, which, memory->data(), pace);
     if (!packed) {
       return packed;

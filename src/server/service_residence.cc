@@ -41,7 +41,7 @@ void Service::woke(const Status& loaded) {
                     "the model sleeps and cannot be loaded: " + loaded.error().message};
   OutputBatch failed{.at_ns = now_ns(), .observation = fleet_.seen(ReplicaId{0})};
   for (const auto& [id, live] : live_) {
-    failed.outputs.push_back(Refused{id, error});
+    failed.outputs.emplace_back(Refused{id, error});
   }
   deliver(failed);
   while (!wishes_.empty()) {

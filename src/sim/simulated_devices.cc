@@ -68,7 +68,7 @@ class SimulatedDevices::ReplicaExecutor final : public Executor {
 SimulatedDevices::SimulatedDevices(int replicas, DeviceTimes times,
                                    std::optional<MorphModel::Devices> form, std::uint64_t seed,
                                    SimulatedWorld world)
-    : times_(std::move(times)), seed_(seed), world_(std::move(world)) {
+    : times_(times), seed_(seed), world_(std::move(world)) {
   const std::size_t devices = form ? form->form.group.size() : 1;
   for (std::int32_t replica = 0; replica < replicas; ++replica) {
     auto alone =

@@ -53,9 +53,9 @@ class SimulatedDevices final : public DeviceGroups, public KvExchange {
   Executor& executor(std::size_t replica);
 
   void join(const std::vector<ReplicaId>& replicas) override;
-  void unify(ReplicaId group) override;
-  void divide(ReplicaId group) override;
-  void part(ReplicaId group) override;
+  void unify(ReplicaId replica) override;
+  void divide(ReplicaId replica) override;
+  void part(ReplicaId replica) override;
   void start(ReplicaId group, std::vector<StepPlan> plans) override;
   void keep(ReplicaId group, std::vector<std::vector<BlockId>> live) override;
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
