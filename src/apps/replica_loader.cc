@@ -30,10 +30,9 @@ ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
                              Defaults defaults)
     : server_(server), defaults_(std::move(defaults)), jobs_(kJobs) {
   for (std::size_t i = 0; i < models.size(); ++i) {
-    const std::shared_ptr<void> borrowed;  // models and sinks outlive this object
-    residents_.push_back({std::shared_ptr<OpenModel>(borrowed, &models[i]),
-                          std::shared_ptr<TokenSink>(borrowed, &server.sink(i)),
-                          std::move(loaded[i])});
+    const std::shared_ptr<void> borrowed;  // the models outlive this object
+    residents_.push_back(
+        {std::shared_ptr<OpenModel>(borrowed, &models[i]), server.sink(i), std::move(loaded[i])});
   }
   thread_ = std::thread([this] { run(); });
 }

@@ -10,10 +10,11 @@
 
 namespace protean {
 
-// A model of a server: its service, and where its engines emit from their thread. Answers share it,
-// so that it outlives its removal as long as one of them needs it.
-struct Host final : TokenSink {
-  using Post = std::function<void(Service& to, OutputBatch batch)>;
+// A model of a server: its service, and where its engines emit from their thread. What refers to
+// the model shares it: answers, work in the background, outputs that were not delivered, and the
+// loader of its engines. So it outlives its removal as long as one of them needs it.
+struct Host final : TokenSink, std::enable_shared_from_this<Host> {
+  using Post = std::function<void(std::shared_ptr<Host> to, OutputBatch batch)>;
 
   Host(HostedModel hosted, const std::string& version, const Environment& environment, Post how)
       : keeps(std::move(hosted.keeps)),
@@ -21,7 +22,7 @@ struct Host final : TokenSink {
         service(hosted.limits, hosted.model,
                 {.model_name = hosted.model.names.front(), .version = version}, environment,
                 hosted.inbox) {}
-  void emit(OutputBatch batch) override { post(service, std::move(batch)); }
+  void emit(OutputBatch batch) override { post(shared_from_this(), std::move(batch)); }
 
   const std::shared_ptr<const void> keeps;  // destroyed after the service, which refers to it
   const Post post;

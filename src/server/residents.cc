@@ -126,6 +126,14 @@ void Residents::failed(const std::string& name, const Error& error) {
   deploying_[name] = error.message;
 }
 
+void Residents::cancel_all(const ApiError& why) {
+  for (const std::shared_ptr<Host>& host : hosts_) {
+    if (host != nullptr) {
+      host->service.cancel_all(why);
+    }
+  }
+}
+
 Checked<std::string> Residents::remove(Service& service) {
   if (loader_ == nullptr || models_.state() != ServerState::kReady) {
     return fixed_models();
@@ -138,6 +146,7 @@ Checked<std::string> Residents::remove(Service& service) {
                                            name)};
   }
   models_.remove(service);
+  service.leave();
   leaving_.push_back(place_of(service));
   look();
   return name;
@@ -146,12 +155,14 @@ Checked<std::string> Residents::remove(Service& service) {
 // Unloads the models that leave and that nothing uses any more.
 void Residents::dismiss() {
   std::erase_if(leaving_, [&](std::size_t place) {
-    Service& service = hosts_[place]->service;
-    if (!service.may_sleep() && service.residence() != Residence::kAsleep) {
+    // Whatever may still ask for the engines holds the host, as this object and the loader do.
+    const Service& service = hosts_[place]->service;
+    const bool unused = hosts_[place].use_count() <= 2 && service.outstanding() == 0;
+    const Residence now = service.residence();
+    if (!unused || (now != Residence::kAwake && now != Residence::kAsleep)) {
       return false;
     }
     log::info("{} is removed", service.model().names.front());
-    service.leave();
     loader_->remove(place);
     hosts_[place] = nullptr;
     return true;

@@ -31,7 +31,9 @@ class Residents {
   // nothing changes.
   void start(ModelLoader* loader);
   void stop() { timer_.cancel(); }
-  TokenSink& sink(std::size_t model) const { return *hosts_.at(model); }
+  std::shared_ptr<TokenSink> sink(std::size_t model) const { return hosts_.at(model); }
+  // Fails the requests of all models, also of those that leave.
+  void cancel_all(const ApiError& why);
 
   // Begins to unload a model. Returns false if it is in use or models never sleep.
   bool put_to_sleep(Service& service);

@@ -34,7 +34,7 @@ constexpr std::chrono::seconds kLastWords{1};  // for sending errors to streams 
 class Mailbox {
  public:
   struct Letter {
-    Service* to;
+    std::shared_ptr<Host> to;
     OutputBatch batch;
   };
 
@@ -99,7 +99,7 @@ class Server::Impl {
   std::shared_ptr<Host> host(HostedModel model);
   void deployed(std::shared_ptr<TokenSink> host);
   void failed(std::string name, Error error);
-  TokenSink& sink(std::size_t model) { return residents_.sink(model); }
+  std::shared_ptr<TokenSink> sink(std::size_t model) { return residents_.sink(model); }
 
  private:
   std::vector<std::shared_ptr<Host>> hosts(std::vector<HostedModel> models);
@@ -149,8 +149,8 @@ Environment Server::Impl::with_aside(Environment environment) {
 
 std::shared_ptr<Host> Server::Impl::host(HostedModel model) {
   auto made = std::make_shared<Host>(std::move(model), version_, environment_,
-                                     [this](Service& to, OutputBatch batch) {
-                                       post({&to, std::move(batch)});
+                                     [this](std::shared_ptr<Host> to, OutputBatch batch) {
+                                       post({std::move(to), std::move(batch)});
                                      });
   made->service.owner = made;
   made->service.on_answered = [this](const AnswerRecord& record) {
@@ -336,9 +336,7 @@ void Server::Impl::begin_drain() {
 }
 
 void Server::Impl::cut_answers() {
-  for (Service* service : models_.services()) {
-    service->cancel_all({.status = 503, .message = "the server is shutting down"});
-  }
+  residents_.cancel_all({.status = 503, .message = "the server is shutting down"});
   drain_.expires_after(kLastWords);
   drain_.async_wait([this](const error_code& ec) {
     if (!ec) {
@@ -371,7 +369,7 @@ void Server::Impl::post(Mailbox::Letter letter) {
 
 void Server::Impl::deliver() {
   for (const Mailbox::Letter& letter : mailbox_.take()) {
-    letter.to->deliver(letter.batch);
+    letter.to->service.deliver(letter.batch);
   }
   await_watch_due();
 }
@@ -439,7 +437,7 @@ void Server::deployed(std::shared_ptr<TokenSink> host) {
 void Server::failed(std::string name, Error error) {
   impl_->failed(std::move(name), std::move(error));
 }
-TokenSink& Server::sink(std::size_t model) {
+std::shared_ptr<TokenSink> Server::sink(std::size_t model) {
   return impl_->sink(model);
 }
 

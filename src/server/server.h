@@ -90,7 +90,7 @@ class Server {
   void reload_tls();
 
   // Returns where the engines of a model emit: from their thread, which it does not hold up.
-  TokenSink& sink(std::size_t model);
+  std::shared_ptr<TokenSink> sink(std::size_t model);
 
  private:
   class Impl;

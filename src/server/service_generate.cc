@@ -196,17 +196,18 @@ Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> 
   }
   pending_[generation] = call.choices();
   const auto shared = std::make_shared<const GenerationCall>(std::move(call));
-  const bool taken = environment_.aside([this, shared, chance, generation, timing] {
-    auto made = std::make_shared<Checked<std::vector<PreparedChoice>>>(
-        catching([&] { return prepare(*shared, model_, chance); }));
-    return [this, made, generation, timing] {
-      pending_.erase(generation);
-      if (!generation->done()) {  // the client has not left
-        submit(generation, std::move(*made), timing);
-        notify(*generation);
-      }
-    };
-  });
+  const bool taken =
+      environment_.aside([this, shared, chance, generation, timing, keep = owner.lock()] {
+        auto made = std::make_shared<Checked<std::vector<PreparedChoice>>>(
+            catching([&] { return prepare(*shared, model_, chance); }));
+        return [this, made, generation, timing, keep] {
+          pending_.erase(generation);
+          if (!generation->done()) {  // the client has not left
+            submit(generation, std::move(*made), timing);
+            notify(*generation);
+          }
+        };
+      });
   if (!taken) {
     pending_.erase(generation);
     return queue_full();

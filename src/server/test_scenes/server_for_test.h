@@ -37,7 +37,7 @@ struct ServerTest : testing::Test {
                                       environment);
     const Status listening = server->listen();
     ASSERT_TRUE(listening.ok()) << listening.error().message;
-    engine = std::make_unique<EchoEngine>(inbox, server->sink(0), form);
+    engine = std::make_unique<EchoEngine>(inbox, *server->sink(0), form);
     thread = std::thread([this] { server->run(); });
     server->set_ready();
   }
