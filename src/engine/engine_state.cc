@@ -17,6 +17,7 @@ EngineState join_homes(std::vector<EngineState> homes) {
   }
   all.scheduler = join_homes(std::move(schedulers));
   all.form_counts = std::move(homes.front().form_counts);
+  all.policy = std::move(homes.front().policy);
   return all;
 }
 
@@ -29,6 +30,7 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
   for (SchedulerState& scheduler : split->homes) {
     EngineState& home = result.homes.emplace_back();
     home.packing = all.packing;
+    home.policy = all.policy;
     for (const auto* sequences : {&scheduler.running, &scheduler.waiting}) {
       for (const auto& sequence : *sequences) {
         home.live.insert(all.live.extract(sequence->asks.id));
@@ -43,10 +45,10 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
 EngineState Engine::release_all(TimeNs now_ns) {
   begin(now_ns);
   check(quiet(), "an engine gives up all at rest only");
-  EngineState state{
-      .scheduler = scheduler_.release_all(), .live = std::exchange(live_, {}), .form_counts = {}};
+  EngineState state{.scheduler = scheduler_.release_all(), .live = std::exchange(live_, {})};
   if (steering_) {
     state.form_counts = steering_->counts();
+    state.policy = steering_->chosen_policy();
   }
   timers_.clear();
   state.packing = steering_ ? steering_->packing() : nullptr;
@@ -69,6 +71,9 @@ void Engine::absorb(EngineState state, TimeNs now_ns) {
   if (steering_) {
     if (state.form_counts) {
       steering_->go_on_from(*state.form_counts);
+    }
+    if (state.policy) {
+      steering_->go_on_with(*state.policy);
     }
     steering_->packed(std::move(state.packing));
     steering_->tell_again();

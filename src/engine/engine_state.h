@@ -20,6 +20,7 @@ struct EngineState {
   std::unordered_map<RequestId, LiveRequest> live;
   // Go on in the engine that absorbs the state; nothing: that one has its own.
   std::optional<FormCounts> form_counts;
+  std::optional<FormWish> policy;          // its mode and floor, the same for all engines
   std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
 };
 

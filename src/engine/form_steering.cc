@@ -265,7 +265,24 @@ WishAnswered FormSteering::on(const WantForm& want) {
 }
 
 void FormSteering::free_form() {
-  (void)grant({.release = config_.mode != MorphMode::kOff});
+  if (config_.mode != MorphMode::kOff) {
+    (void)grant({.release = true});
+  } else if (const Result<Form> form = form_of({}); form.ok()) {
+    (void)go_to(*form, "KV gets the pages that are free", false);
+  }
+}
+
+FormWish FormSteering::chosen_policy() const {
+  FormWish chosen;
+  chosen.mode = config_.mode;
+  chosen.floor = config_.bounds.floor;
+  return chosen;
+}
+
+void FormSteering::go_on_with(const FormWish& policy) {
+  if (policy.mode != config_.mode || policy.floor != config_.bounds.floor) {
+    set_policy(policy);
+  }
 }
 
 Result<Morph> FormSteering::grant(const FormWish& wish) {

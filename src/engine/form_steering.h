@@ -75,7 +75,10 @@ class FormSteering {
   // Returns requests that only a larger KV could hold, if none has come in time.
   std::vector<RequestId> given_up() const;
 
-  // What is counted goes on when another engine takes this one's place.
+  // The policy's mode and floor, and what is counted, go on when another engine takes this one's
+  // place.
+  FormWish chosen_policy() const;
+  void go_on_with(const FormWish& policy);
   FormCounts counts() const { return {run_.totals(), ledger_.totals()}; }
   void go_on_from(const FormCounts& counts);
   // Makes the next status_if_changed() return a status: another engine told the latest one.
