@@ -359,5 +359,20 @@ TEST_F(Steering, AnOperatorsFormStaysUntilItIsReleased) {
   EXPECT_EQ(device.form(), morph.start);
 }
 
+TEST_F(EngineMorph, ThePolicysModeAndFloorGoOnInTheEngineThatTakesItsPlace) {
+  FormWish chosen;
+  chosen.mode = MorphMode::kAccuracy;
+  chosen.floor = QualityFloor{.most_lowered_layers = 1};
+  ASSERT_TRUE(wish(chosen).ok());
+  settle();
+  RecordingSink heard;
+  Engine next(engine_for_test(morph), device, heard);
+  next.absorb(engine.release_all(now_ns), now_ns);
+  ASSERT_NE(heard.form, nullptr);
+  EXPECT_EQ(heard.form->mode, MorphMode::kAccuracy);
+  EXPECT_EQ(heard.form->floor, chosen.floor);
+  EXPECT_FALSE(heard.form->pinned);
+}
+
 }  // namespace
 }  // namespace protean
