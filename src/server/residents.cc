@@ -41,6 +41,14 @@ Residents::Residents(boost::asio::io_context& io, std::vector<std::shared_ptr<Ho
       models_(services_of(hosts_), std::move(keys)),
       timer_(io) {}
 
+Residents::~Residents() {
+  for (const std::shared_ptr<Host>& host : hosts_) {
+    if (host != nullptr) {
+      host->service.forget_all();
+    }
+  }
+}
+
 void Residents::start(ModelLoader* loader) {
   loader_ = loader;
   look();

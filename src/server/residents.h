@@ -23,6 +23,8 @@ class Residents {
   // `hosts` has at least one. `keys` are those of the public port.
   Residents(boost::asio::io_context& io, std::vector<std::shared_ptr<Host>> hosts, ApiKeys keys,
             Clock clock);
+  // Lets go of requests that have not ended.
+  ~Residents();
 
   // Those that serve.
   Models& models() { return models_; }

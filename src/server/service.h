@@ -63,6 +63,8 @@ class Service {
   // Takes the engine's outputs, then calls on_change of every generation that they concern.
   void deliver(const OutputBatch& batch);
   void cancel_all(const ApiError& why);
+  // Lets go of all answers, which keep this object: no more outputs come.
+  void forget_all();
 
   // Counts an HTTP request of the server. `handler` is the pattern of its route.
   void count(std::string_view method, std::string_view handler, int status) {

@@ -26,6 +26,12 @@ void Service::show_residence(Residence residence) {
   }
 }
 
+void Service::forget_all() {
+  live_.clear();
+  pending_.clear();
+  wishes_.clear();
+}
+
 void Service::fall_asleep() {
   check(may_sleep(), "a model that is used does not sleep");
   engines_.fall_asleep();
