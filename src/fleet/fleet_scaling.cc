@@ -80,7 +80,7 @@ void Fleet::pass_over_closing() {
   }
 }
 
-// Returns the length of the longest request that any group serves, whatever KV it needs.
+// Returns the most tokens that a request of any group may have. KV is not considered.
 int Fleet::longest_tokens() const {
   const std::vector<int>& longest = grouping_.config().longest_tokens;
   return longest.empty() ? stations_.front().engine->limits().max_model_len : longest.back();

@@ -19,8 +19,8 @@ namespace protean {
 enum class ScalePolicy : std::uint8_t {
   kOff,    // such requests are refused
   kPaper,  // AMOEBA section 3.3
-  // The paper's baseline (section 4.2.4): the router chooses a replica whatever it can hold, and
-  // the replica becomes one with its neighbours if it cannot hold the request.
+  // The paper's baseline (section 4.2.4): the router does not look at what replicas can
+  // hold, and the replica that it chose becomes one with its neighbours if it has to.
   kNeighbours,
 };
 

@@ -127,7 +127,7 @@ Result<const std::byte*> find_group_index(const WeightFiles& weights, const std:
 // Returns the scales of a matrix that is stored row after row, and their type.
 Result<FoundTensor> find_row_scales(const WeightFiles& weights, const std::string& stem,
                                     const PackedCodes& packed) {
-  const bool inverse = weights.has(stem + ".weight_scale_inv");  // a factor, whatever its name says
+  const bool inverse = weights.has(stem + ".weight_scale_inv");  // a factor, in spite of its name
   const std::string ending = inverse ? "weight_scale_inv" : "weight_scale";
   Result<FoundTensor> found = weights.find(fmt::format("{}.{}", stem, ending));
   if (!found) {
