@@ -65,6 +65,10 @@ Result<std::string> choose_for_intent(const IntentScene& scene, const ModelFiles
   options.group.pipeline = chosen.stages;
   options.group.stages = fmt::format("{}", fmt::join(found.placement.stage_layers, ","));
   options.group.devices = fmt::format("{}", chosen.devices());
+  if (options.compute.threads == 0) {  // the devices that are not taken keep their CPUs
+    const int first = found.placement.devices.front();
+    options.compute.threads = report->devices.devices[static_cast<std::size_t>(first)].cpus.threads;
+  }
   return to_string(chosen);
 }
 

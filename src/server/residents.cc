@@ -227,8 +227,8 @@ json::array Residents::absent() const {
   json::array shown;
   for (const std::size_t place : leaving_) {
     const Service& service = hosts_[place]->service;
-    if (change_of(place) != nullptr) {
-      continue;  // intent_of() shows it
+    if (models_.find(service.model().names.front()) != nullptr) {
+      continue;  // another configuration of it serves, and intent_of() shows this one
     }
     shown.push_back({{"model", service.model().names.front()},
                      {"residence", "leaving"},

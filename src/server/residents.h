@@ -85,7 +85,6 @@ class Residents {
   void admit(Service& service);
   void look();  // at what is due, and waits for the next time to look
   void dismiss();
-  const IntentChange* change_of(std::size_t former) const;
   IntentChange* change_of(std::size_t former);
   void end(IntentChange& change, const Status& how);
   void load_after(IntentChange& change, std::size_t place);

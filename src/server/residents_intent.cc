@@ -110,17 +110,13 @@ json::object Residents::intent_of(const Service& service) const {
 
 // Returns the change under way that replaces the model at this place; null if there is none, as
 // when the model was removed meanwhile.
-const IntentChange* Residents::change_of(std::size_t former) const {
-  for (const auto& [name, change] : changes_) {
+IntentChange* Residents::change_of(std::size_t former) {
+  for (auto& [name, change] : changes_) {
     if (change.former == former && !has_ended(change)) {
       return &change;
     }
   }
   return nullptr;
-}
-
-IntentChange* Residents::change_of(std::size_t former) {
-  return const_cast<IntentChange*>(std::as_const(*this).change_of(former));
 }
 
 void Residents::end(IntentChange& change, const Status& how) {

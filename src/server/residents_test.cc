@@ -62,9 +62,11 @@ struct ResidentsTest : ServiceTest {
   }
   // Ends the requests in an inbox, whose service is `service`. Returns their number.
   std::size_t end_all(BoundedQueue<Event>& queue, Service& service) {
-    queue.push({});
+    queue.push({});  // pop_all() waits for an event
+    std::vector<Event> events = queue.pop_all();
+    events.pop_back();
     std::size_t ended = 0;
-    for (const Event& event : queue.pop_all()) {
+    for (const Event& event : events) {
       if (const Arrival* arrival = std::get_if<Arrival>(&event.what)) {
         service.deliver({.outputs = {finished(arrival->request.id, FinishReason::kStop, 0)}});
         ++ended;

@@ -29,10 +29,13 @@ TimeNs to_time(double ns) {
 
 // Takes a number and its unit from the front of a text.
 std::optional<double> take_ns(std::string_view& text) {
+  if (text.front() != '.' && (text.front() < '0' || text.front() > '9')) {
+    return std::nullopt;  // std::from_chars also reads signs, "inf" and "nan"
+  }
   double number = 0;
   const auto [end, failed] =
       std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  if (failed != std::errc() || text.front() == '-') {
+  if (failed != std::errc()) {
     return std::nullopt;
   }
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
