@@ -48,7 +48,9 @@ Result<ModelSetting> model_setting(const ModelSetting& common, const std::string
 
 // A model whose files are open and whose memory is chosen. Its weights are still on disk.
 struct OpenModel {
-  ModelSetting setting;
+  ModelSetting asked;         // as the user stated it
+  ModelSetting setting;       // the same with what its intent chose
+  std::string configuration;  // that it chose; empty without an intent
   std::unique_ptr<ModelFiles> files;
   ReplicaOptions replica;
   std::unique_ptr<Inbox> inbox;
@@ -65,6 +67,14 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
 // or all of it if it does not fit that. Its files must be on disk: nothing is fetched.
 Result<OpenModel> open_further_model(ModelSetting setting, bool may_morph,
                                      std::int64_t claimed_bytes);
+
+// Opens a model once more for another intent, while `before` serves. `claimed_bytes` counts what
+// other models claim of the free memory; that of `before` counts as free if `before` is loaded.
+Result<OpenModel> open_for_intent(const OpenModel& before, const std::string& intent,
+                                  bool may_morph, std::int64_t claimed_bytes);
+
+// True if both serve the model in the same way but for the size of the KV cache.
+bool same_configuration(const OpenModel& one, const OpenModel& other);
 
 // The memory that a model's devices take.
 std::int64_t memory_of(const OpenModel& model);

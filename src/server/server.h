@@ -54,6 +54,13 @@ struct HostedModel {
   ServiceLimits limits;
   BoundedQueue<Event>& inbox;
   std::shared_ptr<const void> keeps;  // what the model refers to, inbox included; may be null
+  std::string intent = {};            // that chose its configuration; empty: none did
+};
+
+// What takes a model's place: the same model in another configuration.
+struct Replacement {
+  std::shared_ptr<TokenSink> host;  // of Server::host()
+  bool loaded = false;              // false: it is loaded when the former one is removed
 };
 
 // The HTTP server. run() serves on the calling thread, which becomes the io thread. Begins in the
@@ -81,6 +88,12 @@ class Server {
   std::shared_ptr<TokenSink> host(HostedModel model);
   void deployed(std::shared_ptr<TokenSink> host);
   void failed(std::string name, Error error);
+  // How far the loader is in serving a model for another intent: it has planned a configuration,
+  // which the model has already, or in which it is opened again; or it cannot.
+  void planned(std::size_t model, std::string configuration);
+  void kept(std::size_t model);
+  void replaced(std::size_t model, Replacement by);
+  void not_replaced(std::size_t model, Error error);
   // Refuses new requests with 503 and closes connections that are receiving a body. Lets running
   // answers finish for drain_timeout_ms, then ends them with an error. A second call ends them at
   // once.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/units.h"
 #include "contract/request.h"
 #include "grammar/grammar.h"
 #include "http/api_error.h"
@@ -145,6 +146,7 @@ struct GenerationCall {
   std::optional<std::int64_t> max_tokens;
   bool cut_at_context = false;  // max_tokens beyond the context is reduced, not refused
   std::string cache_salt;
+  std::optional<TimeNs> keep_loaded_ns;  // how long the model is to stay in memory afterwards
   FieldNames names;
 
   bool chat() const { return std::holds_alternative<ChatInput>(input); }
