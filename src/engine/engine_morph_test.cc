@@ -479,6 +479,35 @@ TEST_F(LargeEmbeddings, GiveBackWhatTheyBorrowedIfTheyFail) {
   EXPECT_EQ(sink.form->failures_total, 1);
 }
 
+// The variant is packed for a minute, longer than a request waits for a KV cache that may never come.
+TEST_F(LargeEmbeddings, NoRequestFailsHoweverLongTheyBorrow) {
+  send(Arrival{request(1, 40, 16)});
+  end_step();
+  ASSERT_TRUE(wish({.embeddings = Precision::kW8}).ok());
+  while (device.form().kv.blocks == morph.start.kv.blocks) {
+    if (device.work.empty()) {
+      ready();
+    } else {
+      end_step();
+    }
+    apply();
+  }
+  ASSERT_LT(device.form().kv.blocks, 7);
+  send(Arrival{request(2, 40, 16)});
+  for (int i = 0; i < 60; ++i) {
+    now_ns += kNsPerS;
+    send(Tick{});
+    const auto next_ns = engine.next_deadline_ns();
+    EXPECT_TRUE(!next_ns || *next_ns > now_ns + kNsPerMs);
+  }
+  EXPECT_TRUE(sink.all<Finished>().empty());
+  settle();
+  const auto finished = sink.all<Finished>();
+  ASSERT_EQ(finished.size(), 2U);
+  EXPECT_EQ(finished[0].reason, FinishReason::kLength);
+  EXPECT_EQ(finished[1].reason, FinishReason::kLength);
+}
+
 TEST_F(LargeEmbeddings, ServeARequestThatWasPromisedWhatTheyBorrow) {
   send(Arrival{request(1, 40, 16)});
   ASSERT_TRUE(wish({.embeddings = Precision::kW8}).ok());

@@ -32,6 +32,12 @@ struct Steering : EngineMorph {
     send(Arrival{request(1000, 4, 1)});
     settle();
     now_ns += 300 * kNsPerS;
+    for (int i = 0; i < 100 && device.form() != morph.start; ++i) {  // nothing is known at first
+      tick();
+      settle();
+    }
+    ASSERT_EQ(device.form(), morph.start);
+    calm = sink.form->history->size();
     for (std::uint64_t id = 1; id <= 6; ++id) {
       send(Arrival{request(id, 24, 24)});
     }
@@ -47,6 +53,8 @@ struct Steering : EngineMorph {
     }
     ASSERT_GT(device.form().kv.blocks, 30);
   }
+
+  std::size_t calm = 0;  // records of the history before the burst
 };
 
 TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
@@ -85,11 +93,11 @@ struct SteeringWithoutFreePages : Steering {
 TEST_F(SteeringWithoutFreePages, KvLendsTheFirstSwapItsPagesThoughAllBlocksAreInUse) {
   begin_burst();
   lower();
-  const auto first = std::find_if(sink.form->history->begin(), sink.form->history->end(),
-                                  [](const auto& record) { return record->failure.empty(); });
-  ASSERT_NE(first, sink.form->history->end());
-  ASSERT_TRUE(kv_blocks_of((*first)->step)) << to_string((*first)->step);
-  EXPECT_LT(*kv_blocks_of((*first)->step), morph.start.kv.blocks);
+  ASSERT_GT(sink.form->history->size(), calm);
+  const MorphRecord& first = *(*sink.form->history)[calm];
+  EXPECT_EQ(first.failure, "");
+  ASSERT_TRUE(kv_blocks_of(first.step)) << to_string(first.step);
+  EXPECT_LT(*kv_blocks_of(first.step), morph.start.kv.blocks);
   settle();
   const auto finished = sink.all<Finished>();
   ASSERT_EQ(finished.size(), 1U + 6U);
@@ -103,6 +111,88 @@ TEST_F(SteeringWithoutFreePages, KvLendsTheFirstSwapItsPagesThoughAllBlocksAreIn
   EXPECT_EQ(device.form(), morph.start) << "and for the last one on the way back";
   EXPECT_EQ(device.pages_used(), morph.bounds.budget.pages);
   EXPECT_EQ(sink.form->failures_total, 0);
+}
+
+std::ptrdiff_t times_called_off(const FormStatus& status) {
+  return std::count_if(status.history->begin(), status.history->end(), [](const auto& record) {
+    return record->failure.find("wanted again") != std::string::npos;
+  });
+}
+
+// Two sequences have nearly all blocks of full precision, of which the last swap on the way up needs some.
+TEST_F(SteeringWithoutFreePages, ARaiseThatKvHasNoRoomForIsNotBegun) {
+  begin_burst();
+  lower();
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    send(Cancel{RequestId{id}});
+  }
+  settle();
+  send(Arrival{request(11, 38, 20)});
+  send(Arrival{request(12, 30, 20)});
+  end_step();
+  const std::ptrdiff_t before = times_called_off(*sink.form);
+  ASSERT_TRUE(wish({.floor = QualityFloor{.most_lowered_layers = 0}}).ok());
+  for (int i = 0; i < 100; ++i) {
+    while (!device.preparing.empty()) {
+      ready();
+    }
+    apply();
+    now_ns += 100 * kNsPerMs;
+    send(Tick{});
+  }
+  EXPECT_EQ(times_called_off(*sink.form), before);
+  EXPECT_NE(device.form(), morph.start);
+  settle();
+  EXPECT_EQ(sink.all<Finished>().back().reason, FinishReason::kLength);
+  for (int i = 0; i < 10'000 && device.form() != morph.start; ++i) {
+    tick();
+    settle();
+  }
+  EXPECT_EQ(device.form(), morph.start) << "when they have ended";
+}
+
+TEST_F(SteeringWithoutFreePages, KvGetsBackWhatItLentIfASwapFailsAfterThePolicyWasSwitchedOff) {
+  begin_burst();
+  for (int i = 0; i < 200 && device.form() == morph.start; ++i) {
+    if (!device.preparing.empty()) {
+      ready();
+    } else {
+      end_step();
+    }
+    apply();
+  }
+  ASSERT_LT(device.form().kv.blocks, morph.start.kv.blocks);
+  ASSERT_FALSE(device.preparing.empty());
+  ASSERT_TRUE(wish({.mode = MorphMode::kOff}).ok());
+  fail(0, "no such variant");
+  settle();
+  EXPECT_EQ(device.form(), morph.start);
+  EXPECT_EQ(sink.observation.kv_blocks, morph.start.kv.blocks);
+}
+
+// A request waits for a KV cache that only the policy makes, if no floor forbids it.
+TEST_F(Steering, AWishThatBreaksThePromiseToARequestIsRefused) {
+  send(Arrival{request(1, 60, 30)});  // 11 blocks of 10
+  ASSERT_EQ(sink.all<Accepted>().size(), 0U);
+  EngineConfig longer = engine_for_test(morph);
+  longer.scheduler.max_model_len = 1024;
+  HeldDevice other(morph);
+  RecordingSink heard;
+  Engine roomy(longer, other, heard);
+  const auto asked = [&](FormWish wished) {
+    roomy.handle({now_ns += kNsPerMs, WantForm{1, std::move(wished)}});
+    const Result<Morph>& answer = std::get<WishAnswered>(heard.outputs.back()).morph;
+    return answer.ok() ? "granted" : answer.error().message;
+  };
+  roomy.handle({now_ns += kNsPerMs, Arrival{request(1, 60, 30)}});
+  ASSERT_EQ(heard.all<Accepted>().size(), 1U);
+  EXPECT_NE(asked({.mode = MorphMode::kOff}).find("needs 12: ask again"), std::string::npos);
+  EXPECT_NE(asked({.floor = QualityFloor{.most_lowered_layers = 0}}).find("at most 10 blocks"),
+            std::string::npos);
+  EXPECT_EQ(heard.form->mode, morph.mode);
+  EXPECT_EQ(asked({.mode = MorphMode::kAccuracy}), "granted");
+  roomy.handle({now_ns += kNsPerMs, Cancel{RequestId{1}}});
+  EXPECT_EQ(asked({.mode = MorphMode::kOff}), "granted");
 }
 
 std::shared_ptr<const Packing> packing_of(std::int64_t done, std::vector<SwapComponent> missing) {
@@ -121,12 +211,7 @@ TEST_F(Steering, LowersAsFarAsVariantsArePackedAndAnOperatorFurther) {
   send(VariantsPacked{packing_of(0, missing)});
   ASSERT_NE(sink.form->packing, nullptr);
   EXPECT_EQ(sink.form->packing->total, 5);
-  send(Arrival{request(1000, 4, 1)});
-  settle();
-  now_ns += 300 * kNsPerS;
-  for (std::uint64_t id = 1; id <= 6; ++id) {
-    send(Arrival{request(id, 24, 24)});
-  }
+  begin_burst();
   for (int i = 0; i < 6; ++i) {
     EXPECT_TRUE(device.preparing.empty());
     end_step();
@@ -241,7 +326,9 @@ MorphConfig idle_kv(std::int64_t blocks, int moves_per_step) {
 }
 
 struct SteeringWithIdleKv : EngineMorph {
-  explicit SteeringWithIdleKv(const MorphConfig& config = idle_kv(200, 64)) : EngineMorph(config) {}
+  explicit SteeringWithIdleKv(const MorphConfig& config = idle_kv(200, 64),
+                              const StepCost& cost = cost_for_test())
+      : EngineMorph(config, cost) {}
 
   void arrive(std::uint64_t first, std::uint64_t last, int prompt) {
     for (std::uint64_t id = first; id <= last; ++id) {
@@ -311,6 +398,51 @@ TEST_F(SteeringWithIdleKvThatStays, AreTheyWantedAfterAllLayersAreLoweredWithout
   EXPECT_EQ(std::count(device.log.begin(), device.log.end(), swap), 2) << "begun anew";
   settle();
   EXPECT_EQ(sink.all<Finished>().size(), 68U + 60U);
+}
+
+MorphConfig idle_kv_without_free_pages() {
+  MorphConfig config = idle_kv(50, 0);
+  config.bounds.budget.pages -= config.bounds.budget.reserve;
+  config.bounds.budget.reserve = 0;
+  return config;
+}
+
+// Steps take 1 ms for each token at bf16, and a tenth of that at w4.
+StepCost slow_prompts() {
+  StepCost cost = cost_for_test();
+  cost.of(Precision::kBf16).token_us = cost.of(Precision::kBf16).more_token_us = 900;
+  return cost;
+}
+
+struct SteeringWithFullKv : SteeringWithIdleKv {
+  SteeringWithFullKv() : SteeringWithIdleKv(idle_kv_without_free_pages(), slow_prompts()) {}
+};
+
+// Prompts have or want 49 of 50 blocks, and all but one would be late.
+TEST_F(SteeringWithFullKv, ALoweringForSpeedTakesTheBlocksThatItsFirstSwapLacks) {
+  ASSERT_TRUE(wish({.mode = MorphMode::kOff}).ok());
+  for (std::uint64_t id = 100; id < 168; ++id) {  // answers are short
+    arrive(id, id, 12);
+    while (!device.work.empty()) {  // steps take what they cost
+      now_ns += 15 * kNsPerMs;
+      end_step();
+    }
+  }
+  ASSERT_TRUE(wish({.mode = MorphMode::kPerformance}).ok());
+  arrive(1, 7, 56);
+  for (int i = 0; i < 40 && device.form() == morph.start; ++i) {
+    now_ns += 5 * kNsPerMs;
+    if (!device.preparing.empty()) {
+      ready();
+    } else {
+      end_step();
+    }
+    apply();
+  }
+  EXPECT_LT(device.form().kv.blocks, 49);
+  EXPECT_LE(times_called_off(*sink.form), 1);
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 68U + 7U);
 }
 
 TEST_F(Steering, AModeThatIsSetWhileRequestsRunDecidesAboutThem) {
