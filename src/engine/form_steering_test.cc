@@ -77,9 +77,10 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
 }
 
-// Like hasty(), but all pages are weights and KV.
+// Like hasty(), but all pages are weights and KV, and blocks move at once.
 MorphConfig without_free_pages() {
   MorphConfig config = hasty();
+  config.moves_per_step = 64;
   config.bounds.budget.pages -= config.bounds.budget.reserve;
   config.bounds.budget.reserve = 0;
   return config;
@@ -127,8 +128,8 @@ TEST_F(SteeringWithoutFreePages, ARaiseThatKvHasNoRoomForIsNotBegun) {
     send(Cancel{RequestId{id}});
   }
   settle();
-  send(Arrival{request(11, 38, 20)});
-  send(Arrival{request(12, 30, 20)});
+  send(Arrival{request(11, 41, 20)});
+  send(Arrival{request(12, 17, 20)});
   end_step();
   const std::ptrdiff_t before = times_called_off(*sink.form);
   ASSERT_TRUE(wish({.floor = QualityFloor{.most_lowered_layers = 0}}).ok());
@@ -136,7 +137,9 @@ TEST_F(SteeringWithoutFreePages, ARaiseThatKvHasNoRoomForIsNotBegun) {
     while (!device.preparing.empty()) {
       ready();
     }
-    apply();
+    if (device.work.size() > 1) {  // a commit waits for the step
+      end_step();
+    }
     now_ns += 100 * kNsPerMs;
     send(Tick{});
   }
