@@ -137,8 +137,11 @@ describe('models that are not used', () => {
       assert.ok(server.residentBytes() < awake - 20 * 2 ** 20, `${awake} to ${server.residentBytes()} bytes`);
       const counted = (await server.metrics()).get('vllm:generation_tokens_total{engine="0",model_name="story"}');
       assert.equal((await server.metrics()).get('vllm:engine_sleep_state{engine="0",model_name="story",sleep_state="awake"}'), 0);
+      // A slow machine may have let the model sleep before its first request too.
+      const wakes = () => [...server.log.matchAll(/story woke in/g)].length;
+      const earlier = wakes();
       assert.deepEqual(await Promise.all(Array.from({ length: 8 }, () => stream(client, 'story'))), Array(8).fill(text));
-      assert.equal(server.log.match(/story woke in/g).length, 1);
+      assert.equal(wakes(), earlier + 1);
       assert.equal((await server.metrics()).get('vllm:generation_tokens_total{engine="0",model_name="story"}'), counted + 8 * fields.max_tokens);
       assert.equal(await post('wake', 'noise'), 202);
       await becomes('noise', 'awake');
