@@ -133,8 +133,8 @@ MorphPolicy::Candidate MorphPolicy::within_reach(const Candidate& to, const Situ
   return form == to.form ? to : candidate_of(with_fitting_kv(bounds_, std::move(form)));
 }
 
-// Returns true if a form has more KV, or if KV on the way to it always holds what is needed. Without
-// free pages, KV lends some to the last swaps of a way up.
+// Returns true if a form has more KV, or if KV on the way to it always holds what is needed.
+// Without free pages, KV lends some to the last swaps of a way up.
 bool MorphPolicy::kv_suffices(const Form& to, const Situation& now) const {
   if (to.kv.blocks >= now.heading.kv.blocks) {
     return true;

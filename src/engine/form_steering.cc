@@ -102,15 +102,10 @@ void FormSteering::take_free_pages() {
 void FormSteering::on(const MorphDone& done) {
   run_.on(done, now_ns_);
   changed_ns_ = now_ns_;
-  learn_pace();
-}
-
-// Learns from a morph that has gone all the way how fast variants are read.
-void FormSteering::learn_pace() {
   if (run_.busy()) {
     return;
   }
-  if (pace_.bytes > 0 && now_ns_ > pace_.began_ns) {
+  if (pace_.bytes > 0 && now_ns_ > pace_.began_ns) {  // it has gone all the way
     const double seen = pace_.bytes / (static_cast<double>(now_ns_ - pace_.began_ns) / kNsPerS);
     pace_.bytes_per_s = std::sqrt(pace_.bytes_per_s * seen);
   }
@@ -121,10 +116,6 @@ void FormSteering::packed(std::shared_ptr<const Packing> packing) {
   packing_ = std::move(packing);
   larger_kv_since_ns_ = -1;  // the variant may make room for it
   ++changes_;
-}
-
-void FormSteering::step_done(TimeNs took_ns) {
-  run_.step_took(took_ns);
 }
 
 void FormSteering::advance(bool quiet) {
@@ -171,14 +162,13 @@ void FormSteering::observe(const Observation& observation) {
 
 Situation FormSteering::situation(const Observation& observation, const Demand& demand) {
   std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
-  Situation now{
-      .committed = run_.committed(),
-      .heading = run_.wanted(),
-      .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
-      .needed_blocks = observation.kv_blocks_used + demand.blocks_wanted,
-      .copy_bytes_per_s = pace_.bytes_per_s,
-      .failed = {},
-      .missing = {}};
+  Situation now{.committed = run_.committed(),
+                .heading = run_.wanted(),
+                .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
+                .needed_blocks = observation.kv_blocks_used + demand.blocks_wanted,
+                .copy_bytes_per_s = pace_.bytes_per_s,
+                .failed = {},
+                .missing = {}};
   for (const FailedSwap& failed : failed_) {
     now.failed.push_back(failed.swap);
   }
@@ -423,9 +413,8 @@ void FormSteering::promise_kv() {
   if (run_.holds()) {
     return;  // the form will change again
   }
-  const std::int64_t released = config_.mode == MorphMode::kOff
-                                    ? config_.start.kv.blocks
-                                    : largest_kv(policy_, config_.mode);
+  const std::int64_t released =
+      config_.mode == MorphMode::kOff ? config_.start.kv.blocks : largest_kv(policy_, config_.mode);
   scheduler_.set_largest_kv(policy_rules() ? released : largest_kv(policy_, MorphMode::kOff),
                             released);
 }

@@ -52,7 +52,7 @@ class FormSteering {
   void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
   StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
   void step_started() { run_.step_started(); }
-  void step_done(TimeNs took_ns);
+  void step_done(TimeNs took_ns) { run_.step_took(took_ns); }
   void first_token(TimeNs ttft_ns) { watch_.first_token(now_ns_, ttft_ns); }
   void next_token(TimeNs tpot_ns) { watch_.next_token(now_ns_, tpot_ns); }
   std::shared_ptr<const std::string> drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) {
@@ -100,7 +100,6 @@ class FormSteering {
   void decide(const Observation& observation);
   void decide_by_paper(const Observation& observation, const Demand& demand);
   void go_towards(const Wanted& wanted, const MorphAim& aim);
-  void learn_pace();
   Form with_free_pages(Form form) const;
   bool frees_pages(const Form& to) const;
   void take_free_pages();
@@ -132,7 +131,7 @@ class FormSteering {
   };
   std::vector<FailedSwap> failed_;
   std::shared_ptr<const Packing> packing_;  // null: every variant is at hand
-  struct Pace {  // at which variants are read
+  struct Pace {                             // at which variants are read
     double bytes_per_s = 0;
     double bytes = 0;  // of the morph under way; 0: not to be learned from
     TimeNs began_ns = 0;
