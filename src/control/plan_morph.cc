@@ -291,6 +291,14 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
   return std::visit(Overloaded{for_swap, for_resize, for_hold}, step);
 }
 
+std::int64_t least_kv_blocks(const Form& from, const Morph& morph) {
+  std::int64_t least = from.kv.blocks;
+  for (const MorphStep& step : morph.steps) {
+    least = std::min(least, kv_blocks_of(step).value_or(least));
+  }
+  return least;
+}
+
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
                          const MorphAim& aim) {
   const ModelSpec& spec = bounds.spec;

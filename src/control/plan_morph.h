@@ -34,6 +34,9 @@ std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> lad
 std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const MorphStep& step,
                               std::int64_t page_bytes);
 
+// Returns the fewest KV blocks that the morph leaves on its way.
+std::int64_t least_kv_blocks(const Form& from, const Morph& morph);
+
 // Plans steps from one form to another. Every prefix is legal, fits the budget and leaves its
 // reserve free, and the pages to prepare a step are free when the steps before it are committed.
 // Lowering comes first, and the KV cache grows as pages come free; then it shrinks by what the next

@@ -60,6 +60,7 @@ class MorphRun {
   const Form& reached() const { return reached_; }      // reported by the executor
   const Form& committed() const { return committed_; }  // of steps planned from now on
   Form wanted() const;
+  std::string reason() const { return steps_.empty() ? "" : steps_.front().record.reason; }
   std::int64_t pages_free() const { return pages_free_; }
   const Totals& totals() const { return totals_; }
   void go_on_from(const Totals& totals) { totals_ = totals; }
