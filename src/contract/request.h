@@ -54,16 +54,16 @@ struct TokenLogprobs {
   float logprob = 0.0F;
   int rank = 0;                   // 1 = most likely
   std::vector<TokenLogprob> top;  // most likely first
-  std::vector<float> row;         // of the whole vocabulary, if asked for
+  std::vector<float> row;         // log-probabilities of the whole vocabulary, if asked for
 };
 
 // The likelihoods that a request wants. A request for those of its prompt computes the whole prompt
 // and does not use the prefix cache.
 struct LogprobsWanted {
   bool answer = false;
-  bool prompt = false;      // of each prompt token but the first
+  bool prompt = false;      // the likelihood of each prompt token but the first
   int top = 0;              // alternatives for each token
-  bool whole_rows = false;  // of the prompt, for evaluation in the same process
+  bool whole_rows = false;  // TokenLogprobs::row of the prompt, for evaluation in the same process
 };
 
 // How the normalised output rows of the last layer become one embedding of the prompt. The result

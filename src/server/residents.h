@@ -53,7 +53,8 @@ class Residents {
   void failed(const std::string& name, const Error& error);
 
  private:
-  void look();  // at what is due, and waits for the next time to look
+  // Does what is due, and waits until something else is.
+  void look();
   void dismiss();
   TimeNs next_look_ns() const;
   std::size_t place_of(const Service& service) const;
