@@ -100,9 +100,9 @@ struct Request {
   int priority = 0;                  // lower runs earlier
   Deadlines deadlines;
   std::string cache_salt;  // requests share prefix blocks only if their salts are equal
-  // The id of the client's first request. Requests of equal `client`, such as the choices of one
-  // call, share one client's part of a step. 0: the request has a client of its own.
-  RequestId client;
+  // The id of the first request of the same API call. Requests of equal `call`, such as the choices
+  // of one completion, share one call's part of a step. 0: the request is alone in its call.
+  RequestId call;
 };
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed, kTimeout };

@@ -14,7 +14,7 @@
 namespace protean::hub {
 
 // What a pull is about to fetch.
-struct PullPlan {
+struct PullSummary {
   std::string commit;
   std::size_t files = 0;         // files of the model, with those in the cache
   std::int64_t bytes = 0;        // bytes of all files
@@ -24,7 +24,7 @@ struct PullPlan {
 
 // What a pull tells its caller, on the caller's thread. Each may be empty.
 struct PullEvents {
-  std::function<void(const PullPlan&)> on_plan;  // before the first byte of a file
+  std::function<void(const PullSummary&)> on_summary;  // before the first byte of a file
   std::function<void(std::int64_t done, std::int64_t total)> on_bytes;
   std::function<void(const std::string& note)> on_note;  // a request failed and is tried again
 };

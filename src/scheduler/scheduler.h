@@ -109,9 +109,10 @@ struct StepOutcome {
 // it. No request is aborted because KV is full (invariant 4): a sequence that only a larger KV
 // could hold is passed over until KV is larger.
 //
-// One client's sequences are due one after another: the second after twice the first one's time,
-// the third after three times that. While a step or KV is full, all of them but the first give up
-// their room to a waiting sequence of another client that comes before them.
+// Sequences of one API call, such as its choices, become due one after another: the second is due
+// after twice the first one's time, the third after three times that. While a step or KV is full,
+// all of them but the first give up their room to a waiting sequence of another call that comes
+// before them.
 //
 // With several steps in flight, each takes such a share of the ready work that they take about
 // equal times, so that the stages of a pipeline wait little for each other.
@@ -193,7 +194,7 @@ class Scheduler {
   // sequence's usage so far; nothing if the request is unknown.
   std::optional<RequestUsage> remove(RequestId request);
 
-  // Returns the due time of a sequence, which is later if its client has others.
+  // Returns the due time of a sequence, which is later if its call has others.
   TimeNs due_ns(RequestId request) const { return sequences_.at(request)->place.due_ns; }
   // Returns the due time that add() would give a request.
   TimeNs due_of(const Request& request, TimeNs due_ns, TimeNs now_ns) const;
@@ -304,7 +305,7 @@ class Scheduler {
   std::int64_t free_reserve() const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
-  void leave_client(const Sequence& sequence);
+  void leave_call(const Sequence& sequence);
   void leave(Sequence& sequence);
   bool will_publish(const Sequence& sequence, std::size_t blocks) const;
   bool admit(Sequence& sequence);
@@ -333,7 +334,7 @@ class Scheduler {
   PrefixCache cache_;
   std::uint32_t precision_tag_ = 0;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
-  std::unordered_map<RequestId, int> of_client_;  // sequences that are here, by Request::client
+  std::unordered_map<RequestId, int> of_call_;  // sequences that are here, by Request::call
   WaitingQueue waiting_;
   std::map<QueuePlace, Sequence*> running_;
   Exchange exchange_;
