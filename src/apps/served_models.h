@@ -18,7 +18,7 @@ namespace protean {
 
 // How one of a server's models is to be served, as a user states it.
 struct ModelSetting {
-  std::string name;  // that the user gives it; empty: the model's own
+  std::string name;  // the name that the user gives the model; empty: its own
   ModelOptions model;
   MorphOptions morph;
   FleetOptions fleet;
@@ -82,8 +82,8 @@ std::int64_t memory_of(const OpenModel& model);
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);
 
-// Loads a model: learns what its steps cost, packs the weights that its policy may ask for, and
-// starts its replicas. `model` and `sink` outlive them.
+// Loads a model: learns what its steps cost and starts its replicas, which pack missing variants in
+// the background if a policy may use them. `model` and `sink` outlive the replicas.
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink);
 
 // Returns the error of several models that failed. `count` is the number of all models.

@@ -9,7 +9,7 @@ bool EngineInbox::try_tell(Event event) {
   if (residence_ == Residence::kAwake) {
     return inbox_.try_push(std::move(event));
   }
-  keep(std::move(event));  // the service bounds their number
+  keep(std::move(event));  // bounded: Service refuses requests beyond max_outstanding
   return true;
 }
 

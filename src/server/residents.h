@@ -83,7 +83,8 @@ class Residents {
 
  private:
   void admit(Service& service);
-  void look();  // at what is due, and waits for the next time to look
+  // Does what is due, and waits until something else is.
+  void look();
   void dismiss();
   IntentChange* change_of(std::size_t former);
   void end(IntentChange& change, const Status& how);

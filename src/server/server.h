@@ -35,16 +35,16 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any free one, which port() returns
   int drain_timeout_ms = 30'000;
-  std::vector<std::string> allow_origins;  // of web pages; "*": all
+  std::vector<std::string> allow_origins;  // origins of web pages that may call; "*": all
   // Host names that requests may name if no key is needed; "*": any. Addresses, localhost, `host`
   // and this machine's own name are always allowed.
   std::vector<std::string> allowed_hosts;
   TlsOptions tls;  // on both ports
   AdminOptions admin;
-  std::string otlp_endpoint;  // of a collector of traces; empty: traces are not sent
+  std::string otlp_endpoint;  // address of a collector of traces; empty: traces are not sent
   Heartbeat heartbeat;
   HttpLimits http;
-  ApiKeys keys;  // of the public port; empty: none is needed
+  ApiKeys keys;  // keys of the public port; empty: none is needed
 };
 
 // A model of a server: how clients see it, how many requests it takes, and the inbox of its

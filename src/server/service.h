@@ -40,7 +40,7 @@ struct ServiceLimits {
 
 // The sources of time, randomness and background threads.
 struct Environment {
-  Clock clock;  // of engine events
+  Clock clock;  // the clock of engine events
   std::function<std::int64_t()> unix_time_s;
   RandomSource random;
   // Runs a job on another thread, then what it returns on the io thread. Returns false if too many
@@ -212,8 +212,8 @@ class Service {
   LiveMap live_;
   std::unordered_map<std::shared_ptr<Generation>, std::int64_t>
       pending_;  // being prepared, with their number of choices
-  std::vector<std::shared_ptr<Generation>> touched_;  // by the batch that is being delivered
-  std::uint64_t last_id_ = 0;                         // of requests and wishes
+  std::vector<std::shared_ptr<Generation>> touched_;  // changed by the batch in delivery
+  std::uint64_t last_id_ = 0;                         // the latest id of a request or a wish
   ServerState state_ = ServerState::kLoading;
   FleetReport fleet_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;

@@ -294,7 +294,7 @@ std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& gener
   auto& choices = std::get<std::vector<PreparedChoice>>(prepared);
   for (PreparedChoice& choice : choices) {
     choice.request.id = RequestId{++last_id_};
-    choice.request.client = choices.front().request.id;
+    choice.request.call = choices.front().request.id;
     choice.request.deadlines = timing.deadlines;
   }
   generation->begin(choices);

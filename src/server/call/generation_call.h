@@ -27,17 +27,20 @@ struct CompletionInput {
   std::vector<TextOrTokens> prompts;
 };
 
-// Asks for what stands between two texts. Only models with tokens for that can tell.
+// A file that helps to fill the gap.
 struct InfillChunk {
   std::string filename;
   std::string text;
 };
+
+// Asks for the text between a prefix and a suffix. The call fails later if the model has no infill
+// tokens.
 struct InfillInput {
   std::string prefix;
   std::string suffix;
   std::string middle;              // what the answer's text goes on from
   std::vector<InfillChunk> extra;  // files that help, the most helpful last
-  std::string field;               // of the body, for errors
+  std::string field;               // the field of the body that errors name
 };
 
 // How the prompt is computed.
@@ -96,7 +99,7 @@ struct ReportFields {
 struct AnswerFormat {
   GrammarSource source;
   std::string key;    // equal for equal sources
-  std::string field;  // of the body, for errors
+  std::string field;  // the field of the body that errors name
 };
 
 enum class ToolChoice : std::uint8_t { kNone, kAuto, kRequired };

@@ -25,6 +25,7 @@ Checked<TextCall> read_ollama_show(boost::json::value body);
 // Reads POST /api/pull. Pulling a model of the server succeeds at once, others are 404.
 Checked<TextCall> read_ollama_pull(boost::json::value body);
 
-Fields ollama_named_fields();  // of both
+// Returns the fields of both bodies.
+Fields ollama_named_fields();
 
 }  // namespace protean
