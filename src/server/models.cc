@@ -184,7 +184,7 @@ Models::Answer Models::answer(const HttpCall& call) {
           .body = json::serialize(json::object{{"version", services_.front()->version()}})};
     case Route::kMetrics:
       return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                       .body = Service::metrics_text(services_)};
+                       .body = Service::metrics_text(services_) + counts_.text()};
     case Route::kProps:
     case Route::kSlots:
       return llama_reply(match, call);
@@ -284,13 +284,12 @@ bool Models::routine(const HttpCall& call) const {
   return !match_route(call.target).needs_key;
 }
 
-// HTTP requests are counted for the server, whose first model keeps the counter.
 void Models::count(const HttpCall& call, int status) {
   constexpr std::array kMethods{"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"};
   const bool known = std::find(kMethods.begin(), kMethods.end(), call.method) != kMethods.end();
   const RouteMatch match = match_route(call.target);
-  services_.front()->count(known ? call.method : "other",
-                           match.route == Route::kNone ? "none" : match.pattern, status);
+  counts_.add(match.route == Route::kNone ? "none" : match.pattern, known ? call.method : "other",
+              status);
 }
 
 }  // namespace protean

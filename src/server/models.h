@@ -7,6 +7,7 @@
 
 #include "http/api_keys.h"
 #include "http/handler.h"
+#include "server/operators/http_counts.h"
 #include "server/routes.h"
 #include "server/service.h"
 
@@ -54,6 +55,7 @@ class Models final : public HttpHandler {
 
   std::vector<Service*> services_;
   const ApiKeys keys_;
+  HttpCounts counts_;
 };
 
 }  // namespace protean

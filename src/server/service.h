@@ -68,10 +68,6 @@ class Service {
   // Lets go of all answers, which keep this object: no more outputs come.
   void forget_all();
 
-  // Counts an HTTP request of the server. `handler` is the pattern of its route.
-  void count(std::string_view method, std::string_view handler, int status) {
-    metrics_.http(method, handler, status);
-  }
   // Returns the metrics of all these services in Prometheus' text format.
   static std::string metrics_text(const std::vector<Service*>& services);
   void set_state(ServerState state);
