@@ -48,6 +48,7 @@ class GgufFile {
   const GgufTensor* find_tensor(std::string_view name) const;  // nullptr if not there
 
   const std::string& name() const { return name_; }
+  Status unchanged() const;  // of all parts
   int version() const { return version_; }
   const std::map<std::string, GgufTensor, std::less<>>& tensors() const { return tensors_; }
 

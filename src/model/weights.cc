@@ -323,6 +323,9 @@ Status load_component(const Checkpoint& checkpoint, const ComponentVariant& whic
   }
   check(which.layer >= 0 && which.layer < checkpoint.spec().layers, "the layer exists");
   check_aligned(memory);
+  if (Status same = checkpoint.unchanged(); !same) {
+    return same;
+  }
   const LaidOut laid_out = lay_out(checkpoint.spec(), which.component, which.precision, memory);
   // The gaps between tensors are not written by the loops below.
   std::memset(memory, 0, static_cast<std::size_t>(laid_out.bytes));

@@ -103,7 +103,8 @@ using Pace = std::function<bool(std::int64_t bytes)>;
 // equal weights give equal bytes. The checkpoint's own integers are packed unchanged if they have
 // the precision's bits and group and shards begin with a group; other weights are rounded to
 // nearest (quant/round_to_nearest.h). Reads panel by panel and releases file pages on the way.
-// Fails if a weight has no quantised value, and with kUnavailable if `pace` says stop.
+// Fails if a weight has no quantised value or the checkpoint changed, and with kUnavailable if
+// `pace` says stop.
 Status load_component(const Checkpoint& checkpoint, const ComponentVariant& which,
                       std::byte* memory, const Pace& pace = {});
 
