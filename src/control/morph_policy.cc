@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "control/plan_morph.h"
@@ -11,11 +12,6 @@
 
 namespace protean {
 namespace {
-
-constexpr std::size_t kMostCandidates = 8;  // forms of a path that are compared, about
-constexpr double kLeastLate = 1;            // requests: fewer are no reason for a change
-constexpr double kAccuracy = 0.2;           // of a prediction, as a share
-constexpr double kLeastQuality = 10;        // times less is lost: little is no reason either
 
 // Returns late requests; those that wait at the end count twice.
 double late(const Prediction& prediction) {
@@ -53,13 +49,25 @@ MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds,
           static_cast<double>(component_bytes(bounds.spec, component, precision));
     }
   }
-  // Every few forms, and the last of each rung, where the embeddings are lowered.
-  const std::size_t stride = (path_.size() + kMostCandidates - 1) / kMostCandidates;
+  // Forms whose weights differ by the accuracy of predictions, and the last of each rung, where the
+  // embeddings are lowered.
+  const auto layer_bytes = [this](const Form& form) {
+    double bytes = 0;
+    for (const LayerPrecision& layer : form.layer_precision) {
+      for (const Component half : kLayerHalves) {
+        bytes += bytes_[static_cast<std::size_t>(half)][index_of(layer.of(half))];
+      }
+    }
+    return bytes;
+  };
   const auto high = [&](std::size_t at) { return weight_bits(highest_precision(path_[at])); };
+  double last_bytes = std::numeric_limits<double>::max();
   for (std::size_t at = 0; at < path_.size(); ++at) {
     const bool ends_rung = at + 1 == path_.size() || (at > 0 && high(at) < high(at - 1));
-    if (at % stride == 0 || ends_rung) {
+    const double bytes = layer_bytes(path_[at]);
+    if (ends_rung || last_bytes > (1 + kAccuracy) * bytes) {
       candidates_.push_back(candidate_of(path_[at]));
+      last_bytes = bytes;
     }
   }
 }
@@ -154,7 +162,7 @@ bool MorphPolicy::pays(const Considered& to, const Considered& stay, const View&
       const double before = cost(stay.present);
       return cost(to.present) < before - std::max(kLeastLate, kAccuracy * before);
     }
-    return kLeastQuality * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
+    return kQualityStep * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
            late(to.most) < late(stay.most) + kLeastLate &&
            std::min(now.kept_s, view.load.arrivals.lasts_s) >= to.seconds + to.seconds_back;
   };

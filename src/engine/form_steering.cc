@@ -13,7 +13,6 @@ namespace protean {
 namespace {
 
 constexpr TimeNs kTokensEveryNs = kNsPerS;
-constexpr TimeNs kTryAgainNs = 2 * kNsPerS;  // after a step of a morph failed
 
 template <class... Args>
 Error refused(fmt::format_string<Args...> format, Args&&... args) {
@@ -74,10 +73,10 @@ void FormSteering::on(const MorphReady& ready) {
   pinned_ = false;  // the operator's form cannot be reached
   const MorphStep& failed = run_.history()->back()->step;
   if (const auto* swap = std::get_if<SwapComponent>(&failed)) {
-    failed_.push_back({*swap, now_ns_ + kTryAgainNs});
+    failed_.push_back({*swap, now_ns_ + kFailedPauseNs});
     take_free_pages();
   } else {
-    next_decision_ns_ = now_ns_ + kTryAgainNs;
+    next_decision_ns_ = now_ns_ + kFailedPauseNs;
   }
 }
 
