@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "device/cpu/dot.h"
+#include "device/cpu/matmul_few_rows.h"
 #include "device/cpu/matmul_int8.h"
-#include "device/cpu/matmul_row.h"
 #include "device/cpu/matmul_task.h"
 #include "device/cpu/matmul_tiles.h"
 #include "device/cpu/matmul_vectors.h"
@@ -68,8 +68,8 @@ void multiply_task(const MatmulOperands& operands, const MatmulTask& task, Matmu
   const bool emulated = isa == MatmulIsa::kEmulatedAmx;
   if (operands.int8 != nullptr) {
     has_tiles(isa) ? multiply_int8_tiled(operands, task, emulated) : multiply_int8(operands, task);
-  } else if (has_tiles(isa) && multiplies_row(operands, task, emulated)) {
-    multiply_row(operands, task);
+  } else if (has_tiles(isa) && are_few_rows(operands, task, emulated)) {
+    multiply_few_rows(operands, task);
   } else if (has_tiles(isa)) {
     operands.weights->format.quantized() ? multiply_codes_tiled(operands, task, emulated)
                                          : multiply_tiled(operands, task, emulated);
