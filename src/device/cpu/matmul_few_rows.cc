@@ -29,7 +29,7 @@ struct RowSums {
   HWY_INLINE void clear() {
     HWY_UNROLL(4)
     for (int r = 0; r < kRows; ++r) {
-      HWY_UNROLL(32)
+      HWY_UNROLL(4)
       for (int v = 0; v < kVecs; ++v) {
         at[r][v] = hn::Zero(Floats());
       }
@@ -57,7 +57,7 @@ struct LinesAt {
 template <class Lines, int kPair, int kRows, int kPanels>
 HWY_INLINE void multiply_pair(const LinesAt& line, RowSums<kRows, kPanels>& even,
                               RowSums<kRows, kPanels>& odd) {
-  HWY_UNROLL(32)
+  HWY_UNROLL(4)
   for (int v = 0; v < kPanels * kPanelVecs; ++v) {
     const std::byte* const from = line.codes + v / kPanelVecs * line.panel_bytes +
                                   v % kPanelVecs * kLanes * Lines::kOutputBytes;
@@ -109,7 +109,7 @@ HWY_INLINE void multiply_steps(LinesAt at, std::int64_t inputs, RowSums<kRows, k
     }
     HWY_UNROLL(4)
     for (int r = 0; r < kRows; ++r) {
-      HWY_UNROLL(32)
+      HWY_UNROLL(4)
       for (int v = 0; v < kPanels * kPanelVecs; ++v) {
         products.at[r][v] = hn::Add(products.at[r][v], hn::Add(even.at[r][v], odd.at[r][v]));
       }
@@ -191,7 +191,7 @@ class FewRowsTask {
     const float* const x_sums =
         offsets ? operands_.x->group_sums + group * operands_.x->blocks.rows + task_.first_row
                 : nullptr;
-    HWY_UNROLL(32)
+    HWY_UNROLL(4)
     for (int v = 0; v < kPanels * kPanelVecs; ++v) {
       const std::byte* const from =
           scales + v / kPanelVecs * weights_.panel_bytes() + v % kPanelVecs * kLanes * 2;
