@@ -150,14 +150,16 @@ class FewRowsTask {
     using Sums = RowSums<kRows, kPanels>;
     const std::int64_t panel_bytes = weights_.panel_bytes();
     const std::byte* data = weights_.data + (task_.first_panel + first) * panel_bytes;
-    const std::int64_t each = weights_.format.group;
+    const bool scaled = weights_.format.quantized();
+    const std::int64_t each = scaled ? weights_.format.group : weights_.padded_inputs();
     const Vec table = Lines::table();
     Sums sums;
     sums.clear();
     for (std::int64_t from = 0; from < weights_.padded_inputs(); from += each) {
       const std::int64_t end = std::min(from + each, weights_.padded_inputs());
       const std::int64_t whole = std::max(from, std::min(end, whole_));
-      LinesAt at{x_ + from, weights_.inputs, data + weights_.scale_bytes(), panel_bytes, table};
+      LinesAt at{x_ + from, weights_.inputs, data + (scaled ? weights_.scale_bytes() : 0),
+                 panel_bytes, table};
       Sums products;
       products.clear();
       multiply_steps<Lines>(at, whole - from, products);
@@ -167,8 +169,12 @@ class FewRowsTask {
         at.codes += (whole - from) / Lines::kInputs * Lines::kBytes;
         multiply_steps<Lines>(at, end - whole, products);
       }
-      scale(data, from / each, products, sums);
-      data += weights_.group_bytes();
+      if (scaled) {
+        scale(data, from / each, products, sums);
+        data += weights_.group_bytes();
+      } else {
+        sums = products;
+      }
     }
     alignas(64) float finished[kRows][kPanels * kPanel];
     for (int r = 0; r < kRows; ++r) {
@@ -231,14 +237,17 @@ void multiply_few_rows(const MatmulOperands& operands, const MatmulTask& task) {
 
 void multiply_few_rows_here(const MatmulOperands& operands, const MatmulTask& task) {
   switch (operands.weights->format.kind) {
+    case WeightKind::kBf16:
+      return multiply_few_rows<Bf16Lines, most_few_rows(WeightKind::kBf16)>(operands, task);
     case WeightKind::kW8:
       return multiply_few_rows<W8Lines, most_few_rows(WeightKind::kW8)>(operands, task);
     case WeightKind::kW4:
       return multiply_few_rows<W4Lines, most_few_rows(WeightKind::kW4)>(operands, task);
     case WeightKind::kW3:
       return multiply_few_rows<W3Lines, most_few_rows(WeightKind::kW3)>(operands, task);
-    default:
-      check(false, "only codes have a product of their own");
+    case WeightKind::kF32:
+    case WeightKind::kTwoOfFour:
+      check(false, "other kernels multiply few rows with these weights");
   }
 }
 
@@ -251,8 +260,7 @@ namespace protean::cpu {
 HWY_EXPORT(multiply_few_rows_here);
 
 bool are_few_rows(const MatmulOperands& operands, const MatmulTask& task, bool emulated) {
-  return operands.weights->format.quantized() &&
-         task.rows <= most_few_rows(operands.weights->format.kind) &&
+  return task.rows <= most_few_rows(operands.weights->format.kind) &&
          (emulated || amx_rounds_as_documented());
 }
 

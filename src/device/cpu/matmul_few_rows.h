@@ -4,19 +4,30 @@
 
 namespace protean::cpu {
 
-// Returns the most rows that are multiplied so. With more, unpacking codes once for tiles is
-// faster; bytes take fewer operations to unpack than codes of fewer bits.
+// Returns the most rows that vectors multiply faster than tiles. Tiles read bf16 as it is stored,
+// and codes of few bits take more operations to unpack than bytes. 2:4 weights are for tiles only.
 constexpr int most_few_rows(WeightKind kind) {
-  return kind == WeightKind::kW8 ? 4 : 2;
+  switch (kind) {
+    case WeightKind::kW8:
+      return 4;
+    case WeightKind::kBf16:
+    case WeightKind::kW4:
+    case WeightKind::kW3:
+      return 2;
+    case WeightKind::kF32:
+    case WeightKind::kTwoOfFour:
+      return 0;
+  }
+  return 0;
 }
 
-// Returns true if multiply_few_rows() computes this task of a product by tiles: it has few rows,
-// weights are codes, and tiles round like the manual says. bf16 weights are read faster by tiles.
+// Returns true if multiply_few_rows() computes this task of a product by tiles: it has at most
+// most_few_rows(), and tiles round like the manual says.
 bool are_few_rows(const MatmulOperands& operands, const MatmulTask& task, bool emulated);
 
-// Computes a task of at most most_few_rows() rows over codes with vectors, with the bits that tiles
-// would give the rows. For tiles, codes would be unpacked to memory and multiplied with rows of
-// zeros too.
+// Computes a task of few rows with vectors, with the bits that tiles would give the rows. Tiles
+// would multiply rows of zeros too, read codes only after they were unpacked to memory, and read
+// one panel at a time, which is slower than two.
 void multiply_few_rows(const MatmulOperands& operands, const MatmulTask& task);
 
 }  // namespace protean::cpu
