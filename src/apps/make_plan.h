@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,7 @@ struct PlanOptions {
   std::string weights = "auto";
   std::string variant_cache;
   bool as_it_is = false;  // only what this checkpoint can be loaded as: no pruning, rounding only
+  std::function<void()> before_step = {};  // see FingerprintOptions
 };
 
 // The model of a plan: its sizes, and if it is not a known model's sizes alone, its files.

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/log.h"
@@ -13,6 +14,9 @@ namespace protean {
 namespace {
 
 constexpr std::size_t kJobs = 64;  // push() does not refuse more
+constexpr TimeNs kRest = 4;        // of the time of a step of a fingerprint, after it, under load
+constexpr TimeNs kLongestRestNs = kNsPerS;
+constexpr std::chrono::milliseconds kLook{1};  // between looks at whether there are requests
 
 double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
@@ -57,6 +61,21 @@ void ReplicaLoader::run() {
   }
 }
 
+// Waits before a step of a fingerprint for a moment in which no model has requests; if they go on,
+// for a few times as long as the step before took, so that they lose a small share of the CPUs.
+void ReplicaLoader::await_idle() {
+  const TimeNs now_ns = steady_now_ns();
+  const TimeNs until_ns = now_ns + std::min(kRest * (now_ns - stepped_ns_), kLongestRestNs);
+  while (!server_.idle() && !ending_ && steady_now_ns() < until_ns) {
+    std::this_thread::sleep_for(kLook);
+  }
+  stepped_ns_ = steady_now_ns();
+}
+
+OpenOptions ReplicaLoader::open_options() {
+  return {.may_morph = defaults_.may_morph, .before_step = [this] { await_idle(); }};
+}
+
 void ReplicaLoader::unload(std::size_t model) {
   jobs_.push([this, model] { unload_now(model); });
 }
@@ -65,8 +84,8 @@ void ReplicaLoader::load(std::size_t model) {
   jobs_.push([this, model] { load_now(model); });
 }
 
-void ReplicaLoader::replace(std::size_t model, const std::string& intent) {
-  jobs_.push([this, model, intent] { replace_now(model, intent); });
+void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
+  jobs_.push([this, model, wish] { replace_now(model, wish); });
 }
 
 void ReplicaLoader::remove(std::size_t model) {
@@ -94,7 +113,7 @@ void ReplicaLoader::unload_now(std::size_t model) {
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   const TimeNs began_ns = steady_now_ns();
-  auto replicas = start_replicas(*resident.model, *resident.sink);
+  auto replicas = start_replicas(*resident.model, *resident.sink, [this] { await_idle(); });
   if (!replicas.ok()) {
     log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
     server_.woke(model, replicas.error());
@@ -127,13 +146,13 @@ ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
 void ReplicaLoader::deploy_now(ModelSetting setting) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
-  auto opened = open_further_model(std::move(setting), defaults_.may_morph, claimed_bytes());
+  auto opened = open_further_model(std::move(setting), open_options(), claimed_bytes());
   if (!opened.ok()) {
     server_.failed(name, opened.error());
     return;
   }
   Resident resident = open(*std::move(opened));
-  auto replicas = start_replicas(*resident.model, *resident.sink);
+  auto replicas = start_replicas(*resident.model, *resident.sink, [this] { await_idle(); });
   if (!replicas.ok()) {
     server_.failed(name, replicas.error());
     return;
@@ -145,10 +164,10 @@ void ReplicaLoader::deploy_now(ModelSetting setting) {
 }
 
 // Loads the model next to the one that it replaces if there is memory for both.
-void ReplicaLoader::replace_now(std::size_t model, const std::string& intent) {
+void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   const Resident& before = residents_[model];
   const TimeNs began_ns = steady_now_ns();
-  auto opened = open_for_intent(*before.model, intent, defaults_.may_morph, claimed_bytes());
+  auto opened = open_for_intent(*before.model, wish, open_options(), claimed_bytes());
   if (!opened.ok()) {
     server_.not_replaced(model, opened.error());
     return;
@@ -163,14 +182,14 @@ void ReplicaLoader::replace_now(std::size_t model, const std::string& intent) {
       free_memory_bytes() - claimed_bytes() + (sleeps ? memory_of(*before.model) : 0);
   Resident resident = open(*std::move(opened));
   if (memory_of(*resident.model) <= free_bytes) {
-    auto replicas = start_replicas(*resident.model, *resident.sink);
+    auto replicas = start_replicas(*resident.model, *resident.sink, [this] { await_idle(); });
     if (!replicas.ok()) {
       server_.not_replaced(model, replicas.error());
       return;
     }
     resident.replicas = *std::move(replicas);
   }
-  log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), intent,
+  log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), wish.intent,
             seconds_since(began_ns), resident.model->configuration);
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});
   residents_.push_back(std::move(resident));

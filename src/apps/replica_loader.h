@@ -37,7 +37,7 @@ class ReplicaLoader final : public ModelLoader {
   void unload(std::size_t model) override;
   void load(std::size_t model) override;
   Status deploy(const std::string& name, const boost::json::object& fields) override;
-  void replace(std::size_t model, const std::string& intent) override;
+  void replace(std::size_t model, const IntentWish& wish) override;
   void remove(std::size_t model) override;
 
  private:
@@ -48,10 +48,12 @@ class ReplicaLoader final : public ModelLoader {
   };
 
   void run();
+  void await_idle();
+  OpenOptions open_options();
   void unload_now(std::size_t model);
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting);
-  void replace_now(std::size_t model, const std::string& intent);
+  void replace_now(std::size_t model, const IntentWish& wish);
   void remove_now(std::size_t model);
   Resident open(OpenModel model);
   std::int64_t claimed_bytes() const;
@@ -59,6 +61,7 @@ class ReplicaLoader final : public ModelLoader {
   Server& server_;
   const Defaults defaults_;
   std::vector<Resident> residents_;   // used by the thread alone once it runs
+  TimeNs stepped_ns_ = 0;             // when await_idle() last returned
   std::atomic<bool> ending_ = false;  // jobs that have not begun are dropped
   BoundedQueue<std::function<void()>> jobs_;
   std::thread thread_;

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "apps/make_plan.h"
@@ -20,6 +21,16 @@ std::string_view flag_in_the_way(const ModelOptions& options) {
          : !options.group.stages.empty()    ? "--stages"
          : options.group.replicas > 1       ? "--data-parallel-size"
                                             : "";
+}
+
+// Shortens requests that exceed a context, prompts and answers alike.
+PlannedLoad within(PlannedLoad load, int max_context) {
+  if (const int context = load.context(); context > max_context) {
+    const double share = static_cast<double>(max_context) / context;
+    load.output_tokens = std::max(1, static_cast<int>(load.output_tokens * share));
+    load.prompt_tokens = std::max(1, max_context - load.output_tokens);
+  }
+  return load;
 }
 
 }  // namespace
@@ -43,8 +54,10 @@ Result<std::string> choose_for_intent(const IntentScene& scene, const ModelFiles
   }
   const auto report = make_plan({.devices = devices,
                                  .intent = intent,
+                                 .load = within(scene.load, spec.max_context),
                                  .variant_cache = scene.variant_cache,
-                                 .as_it_is = true},
+                                 .as_it_is = true,
+                                 .before_step = scene.before_step},
                                 {.name = files.name,
                                  .identity = identity->hex(),
                                  .spec = spec,

@@ -1,20 +1,25 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 #include "base/result.h"
+#include "cost/configuration_cost.h"
 #include "host/machine.h"
 #include "replica/model_files.h"
 #include "replica/model_options.h"
 
 namespace protean {
 
-// An intent, where estimates for it are kept, and the machine whose free memory it may use.
+// An intent, where estimates for it are kept, the requests that they are for, and the machine whose
+// free memory it may use. Requests longer than the model's context are shortened.
 struct IntentScene {
   std::string intent;
   std::string variant_cache;
+  PlannedLoad load;
   const Machine& machine;
+  std::function<void()> before_step;  // see FingerprintOptions
 };
 
 // Chooses how to serve a model for an intent: sets the precisions of weights and KV and the

@@ -113,12 +113,15 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
 
 // Learns what steps cost. Several devices share a step, which a fingerprint on one of them does not
 // tell: their steps are learned while they run.
-void learn_costs(const ModelSetting& setting, const ModelFiles& files, ReplicaOptions& replica) {
+void learn_costs(const ModelSetting& setting, const ModelFiles& files,
+                 const std::function<void()>& before_step, ReplicaOptions& replica) {
   if (replica.sizing.form.group.size() == 1) {
+    FingerprintOptions wanted = fingerprint_options(replica);
+    wanted.before_step = before_step;
     replica.step_cost = known_step_cost({.model = setting.model.model,
                                          .directory = setting.morph.variant_cache,
                                          .version = kVersion},
-                                        *files.checkpoint, fingerprint_options(replica));
+                                        *files.checkpoint, wanted);
   }
 }
 
@@ -200,8 +203,8 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
 }
 
 // The model's files are on disk.
-Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine& machine,
-                             int parts) {
+Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
+                             const Machine& machine, int parts) {
   const auto grammars = parse_bytes(setting.grammar_memory);
   if (!grammars.ok() || *grammars < kLeastGrammarBytes) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -218,7 +221,11 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   const ModelSetting asked = setting;
   std::string configuration;
   if (!setting.intent.empty()) {
-    const auto chosen = choose_for_intent({setting.intent, setting.morph.variant_cache, machine},
+    const auto chosen = choose_for_intent({.intent = setting.intent,
+                                           .variant_cache = setting.morph.variant_cache,
+                                           .load = setting.load,
+                                           .machine = machine,
+                                           .before_step = options.before_step},
                                           *files, setting.model);
     if (!chosen.ok()) {
       return chosen.error();
@@ -229,7 +236,7 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   if (!tool_format.ok()) {
     return tool_format.error();
   }
-  auto replica = choose_share(setting, may_morph, *files, machine, parts);
+  auto replica = choose_share(setting, options.may_morph, *files, machine, parts);
   if (!replica.ok()) {
     return replica.error();
   }
@@ -392,27 +399,32 @@ const std::string& name_of(const OpenModel& model) {
   return model.hosted.model.names.front();
 }
 
-Result<OpenModel> open_further_model(ModelSetting setting, bool may_morph,
+Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& options,
                                      std::int64_t claimed_bytes) {
   if (const Status found = find_model(setting.model); !found.ok()) {
     return found.error();
   }
   Machine machine = this_machine();
   machine.free_memory_bytes -= std::min(claimed_bytes, machine.free_memory_bytes);
-  auto model = open_model(std::move(setting), may_morph, machine, 2);
+  auto model = open_model(std::move(setting), options, machine, 2);
   if (model.ok()) {
     log_start(*model->files, model->replica.sizing);
   }
   return model;
 }
 
-Result<OpenModel> open_for_intent(const OpenModel& before, const std::string& intent,
-                                  bool may_morph, std::int64_t claimed_bytes) {
+Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wish,
+                                  const OpenOptions& options, std::int64_t claimed_bytes) {
   ModelSetting setting = before.asked;
-  setting.intent = intent;
+  setting.intent = wish.intent;
+  for (const auto& [number, known] : {std::pair(&setting.load.batch, wish.batch),
+                                      std::pair(&setting.load.prompt_tokens, wish.prompt_tokens),
+                                      std::pair(&setting.load.output_tokens, wish.output_tokens)}) {
+    *number = known > 0 ? known : *number;
+  }
   const Status reset = forget_choice(setting.model, before.replica.sizing.devices.size());
   return reset.ok()
-             ? open_further_model(std::move(setting), may_morph, claimed_bytes - memory_of(before))
+             ? open_further_model(std::move(setting), options, claimed_bytes - memory_of(before))
              : Result<OpenModel>(reset.error());
 }
 
@@ -432,7 +444,7 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
     const std::string name = settings[static_cast<std::size_t>(i)].name;
     ModelSetting& setting = settings[static_cast<std::size_t>(i)];
     const Status located = locate_model(setting.model);
-    auto model = located.ok() ? open_model(std::move(setting), may_morph, machine, count - i)
+    auto model = located.ok() ? open_model(std::move(setting), {may_morph, {}}, machine, count - i)
                               : located.error();
     if (model.ok()) {
       const std::int64_t bytes = memory_of(*model);
@@ -459,8 +471,9 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
   return models;
 }
 
-Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink) {
-  learn_costs(model.setting, *model.files, model.replica);
+Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
+                                                 const std::function<void()>& before_step) {
+  learn_costs(model.setting, *model.files, before_step, model.replica);
   return Replicas::start(model.replica, *model.files->checkpoint, *model.inbox, sink);
 }
 

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <boost/json/object.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "apps/fleet_options.h"
 #include "apps/morph_options.h"
 #include "base/result.h"
+#include "cost/configuration_cost.h"
 #include "replica/model_files.h"
 #include "replica/replica.h"
 #include "server/server.h"
@@ -23,6 +25,7 @@ struct ModelSetting {
   MorphOptions morph;
   FleetOptions fleet;
   std::string intent;  // empty: the other options say how to serve
+  PlannedLoad load;    // that the intent's estimates are for
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int sleep_idle_s = 0;  // 0: the model never sleeps
@@ -63,15 +66,21 @@ struct OpenModel {
 // opened. If `may_morph`, forms may change even if no policy changes them.
 Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph);
 
+// How models are opened while others are served.
+struct OpenOptions {
+  bool may_morph = false;             // forms may change even if no policy changes them
+  std::function<void()> before_step;  // pauses a fingerprint, see FingerprintOptions; may be empty
+};
+
 // Opens a model while others are served. It may take half of the free memory less `claimed_bytes`,
 // or all of it if it does not fit that. Its files must be on disk: nothing is fetched.
-Result<OpenModel> open_further_model(ModelSetting setting, bool may_morph,
+Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& options,
                                      std::int64_t claimed_bytes);
 
 // Opens a model once more for another intent, while `before` serves. `claimed_bytes` counts what
 // other models claim of the free memory; that of `before` counts as free if `before` is loaded.
-Result<OpenModel> open_for_intent(const OpenModel& before, const std::string& intent,
-                                  bool may_morph, std::int64_t claimed_bytes);
+Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wish,
+                                  const OpenOptions& options, std::int64_t claimed_bytes);
 
 // True if both serve the model in the same way but for the size of the KV cache.
 bool same_configuration(const OpenModel& one, const OpenModel& other);
@@ -84,7 +93,8 @@ const std::string& name_of(const OpenModel& model);
 
 // Loads a model: learns what its steps cost and starts its replicas, which pack missing variants in
 // the background if a policy may use them. `model` and `sink` outlive the replicas.
-Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink);
+Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
+                                                 const std::function<void()>& before_step = {});
 
 // Returns the error of several models that failed. `count` is the number of all models.
 Error error_of_models(const std::vector<Error>& errors, std::size_t count);

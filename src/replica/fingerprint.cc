@@ -176,6 +176,7 @@ class Measurement {
   void time_all(FingerprintRig& rig) {
     for (Probe& probe : probes_) {
       const bool few = probe.shape.tokens() <= kFewTokens;
+      pause();
       for (int repeat = 0; repeat < (few ? kRepeats : 1); ++repeat) {
         if (few) {
           rig.read_left_out(probe.precision);
@@ -185,10 +186,17 @@ class Measurement {
     }
   }
 
+  void pause() const {
+    if (options_.before_step) {
+      options_.before_step();
+    }
+  }
+
   // Touches all weights and buffers.
   void warm_up(FingerprintRig& rig) const {
     for (const Probe& probe : probes_) {
       if (probe.shape.tokens() == longest_chunk() || probe.shape.sampled) {
+        pause();
         rig.time_us(probe.plan, probe.precision, probe.layers);
       }
     }

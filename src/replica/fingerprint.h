@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "base/result.h"
@@ -17,6 +18,8 @@ struct FingerprintOptions {
   CpuShare cpus;
   int max_model_len = 4096;
   double budget_s = 2.6;  // steps are timed again while this is not used up, loading included
+  // Called before each step, for a pause in which others compute; may be empty.
+  std::function<void()> before_step;
 };
 
 // Returns the size of the pages that make a difference: huge pages are like memory of one's own.

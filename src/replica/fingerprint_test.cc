@@ -53,5 +53,17 @@ TEST(Fingerprint, AModelMayHaveOneLayerAndAShortContext) {
   EXPECT_TRUE(one.cost.of(Precision::kW4).is_known());
 }
 
+TEST(Fingerprint, PausesBeforeEachStep) {
+  const ModelSpec spec = tiny(3);
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, spec, 1);
+  std::size_t pauses = 0;
+  const auto found = measure_fingerprint(
+      checkpoint,
+      {.layers = {Precision::kBf16}, .kv = {}, .budget_s = 0, .before_step = [&] { ++pauses; }});
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_GE(pauses, found->steps.size());
+}
+
 }  // namespace
 }  // namespace protean

@@ -33,6 +33,15 @@ constexpr std::string_view to_string(Residence residence) {
   return "";
 }
 
+// What a model is to be served for: an intent, and the requests that estimates are for. A number of
+// 0 is not known.
+struct IntentWish {
+  std::string intent;
+  int batch = 0;  // requests at once
+  int prompt_tokens = 0;
+  int output_tokens = 0;
+};
+
 // Loads the engines of a server's models and unloads them, one after the other, on a thread of its
 // own. A model is named by its place among all models that the server ever had. The functions
 // return at once; the server is told through Server::fell_asleep() and its neighbours when it is
@@ -48,7 +57,7 @@ class ModelLoader {
   virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
   // Plans how to serve a model for another intent, and opens it to take the place of the one that
   // serves: loaded if both fit in memory, otherwise to be loaded when the former one is removed.
-  virtual void replace(std::size_t model, const std::string& intent) = 0;
+  virtual void replace(std::size_t model, const IntentWish& wish) = 0;
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

@@ -27,7 +27,7 @@ struct IntentChange {
     kDone,
     kFailed,  // the former engines serve on
   };
-  std::string intent;
+  IntentWish wish;
   State state = State::kPlanning;
   std::size_t former = 0;               // the place of the model that is replaced
   std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json/object.hpp>
 #include <utility>
 
@@ -36,23 +37,67 @@ bool has_ended(const IntentChange& change) {
   return change.state == IntentChange::State::kDone || change.state == IntentChange::State::kFailed;
 }
 
-// Reads {"intent": "min-latency"}.
-Checked<std::string> read_intent(const std::string& body) {
+// Reads a number of the requests that estimates are for; 0 if it is not there.
+Checked<int> read_number(const json::object& asked, std::string_view name) {
+  constexpr std::int64_t kMost = 1 << 20;
+  const json::value* value = asked.if_contains(name);
+  if (value == nullptr) {
+    return 0;
+  }
+  if (!value->is_int64() || value->get_int64() < 1 || value->get_int64() > kMost) {
+    return ApiError{.message = fmt::format("{} must be a whole number from 1 to {}", name, kMost),
+                    .param = std::string(name)};
+  }
+  return static_cast<int>(value->get_int64());
+}
+
+// Reads {"intent": "min-latency"} and the load that it may state.
+Checked<IntentWish> read_wish(const std::string& body) {
   const Checked<json::value> parsed = parse_json_body(body);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
     return *error;
   }
   const json::object* asked = std::get<json::value>(parsed).if_object();
   const json::value* intent = asked == nullptr ? nullptr : asked->if_contains("intent");
-  if (intent == nullptr || !intent->is_string() || asked->size() != 1) {
+  if (intent == nullptr || !intent->is_string()) {
     return ApiError{.message = R"(send {"intent": "min-latency"} or another intent)",
                     .param = "intent"};
   }
-  std::string text(intent->get_string());
-  if (const auto known = parse_intent(text); !known.ok()) {
+  IntentWish wish{.intent = std::string(intent->get_string())};
+  if (const auto known = parse_intent(wish.intent); !known.ok()) {
     return ApiError{.message = known.error().message, .param = "intent"};
   }
-  return text;
+  std::size_t fields = 1;
+  for (const auto& [name, number] :
+       {std::pair("batch", &wish.batch), std::pair("prompt_tokens", &wish.prompt_tokens),
+        std::pair("output_tokens", &wish.output_tokens)}) {
+    const Checked<int> read = read_number(*asked, name);
+    if (const ApiError* error = std::get_if<ApiError>(&read)) {
+      return *error;
+    }
+    *number = std::get<int>(read);
+    fields += *number > 0 ? 1 : 0;
+  }
+  if (asked->size() != fields) {
+    return ApiError{.message =
+                        "an intent has the fields intent, batch, prompt_tokens and "
+                        "output_tokens"};
+  }
+  return wish;
+}
+
+// Adds what the wish leaves open: as many requests at once as run now, and the mean lengths of all
+// so far.
+IntentWish with_load(IntentWish wish, const Observation& seen) {
+  const auto mean = [&](std::int64_t tokens) {
+    return seen.accepted_total > 0
+               ? static_cast<int>(std::max<std::int64_t>(1, tokens / seen.accepted_total))
+               : 0;
+  };
+  wish.batch = wish.batch > 0 ? wish.batch : std::max(1, seen.running);
+  wish.prompt_tokens = wish.prompt_tokens > 0 ? wish.prompt_tokens : mean(seen.prompt_tokens_total);
+  wish.output_tokens = wish.output_tokens > 0 ? wish.output_tokens : mean(seen.output_tokens_total);
+  return wish;
 }
 
 }  // namespace
@@ -61,8 +106,8 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
   if (loader_ == nullptr || models_.state() != ServerState::kReady) {
     return ApiError{.status = 503, .message = "the server is loading or draining: try later"};
   }
-  Checked<std::string> intent = read_intent(body);
-  if (const ApiError* error = std::get_if<ApiError>(&intent)) {
+  Checked<IntentWish> wish = read_wish(body);
+  if (const ApiError* error = std::get_if<ApiError>(&wish)) {
     return *error;
   }
   const std::string& name = service.model().names.front();
@@ -72,12 +117,13 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
         .status = 409,
         .message = fmt::format("the intent of {} is being changed to {}: try again when "
                                "GET /admin/intent shows it as done",
-                               name, before->second.intent)};
+                               name, before->second.wish.intent)};
   }
   const std::size_t place = place_of(service);
-  changes_[name] = {
-      .intent = std::get<std::string>(std::move(intent)), .former = place, .began_ns = clock_()};
-  loader_->replace(place, changes_[name].intent);
+  changes_[name] = {.wish = with_load(std::get<IntentWish>(std::move(wish)), service.fleet().sum()),
+                    .former = place,
+                    .began_ns = clock_()};
+  loader_->replace(place, changes_[name].wish);
   return intent_of(service);
 }
 
@@ -92,9 +138,16 @@ json::object Residents::intent_of(const Service& service) const {
   }
   const IntentChange& change = found->second;
   const TimeNs until_ns = has_ended(change) ? change.ended_ns : clock_();
-  json::object job{{"intent", change.intent},
+  json::object job{{"intent", change.wish.intent},
+                   {"batch", change.wish.batch},
                    {"state", to_string(change.state)},
                    {"seconds", static_cast<double>(until_ns - change.began_ns) / kNsPerS}};
+  for (const auto& [field, tokens] : {std::pair("prompt_tokens", change.wish.prompt_tokens),
+                                      std::pair("output_tokens", change.wish.output_tokens)}) {
+    if (tokens > 0) {
+      job[field] = tokens;
+    }
+  }
   if (!change.configuration.empty()) {
     job["configuration"] = change.configuration;
   }
@@ -134,7 +187,7 @@ void Residents::planned(std::size_t model, const std::string& configuration) {
 
 void Residents::kept(std::size_t model) {
   if (IntentChange* change = change_of(model)) {
-    hosts_[model]->intent = change->intent;
+    hosts_[model]->intent = change->wish.intent;
     end(*change, {});
   }
 }
@@ -142,7 +195,7 @@ void Residents::kept(std::size_t model) {
 void Residents::not_replaced(std::size_t model, const Error& error) {
   if (IntentChange* change = change_of(model)) {
     log::error("{} is not served for {}: {}", hosts_[model]->service.model().names.front(),
-               change->intent, error.message);
+               change->wish.intent, error.message);
     end(*change, error);
   }
 }

@@ -2,6 +2,7 @@
 
 #include "server/residents.h"
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/json/serialize.hpp>
 #include <memory>
@@ -23,9 +24,10 @@ struct NotingLoader final : ModelLoader {
     asked.push_back("deploy " + name);
     return {};
   }
-  void replace(std::size_t model, const std::string& intent) override {
+  void replace(std::size_t model, const IntentWish& wish) override {
     note("replace", model);
-    asked.back() += " " + intent;
+    asked.back() += " " + wish.intent;
+    wanted = {wish.batch, wish.prompt_tokens, wish.output_tokens};
   }
   void remove(std::size_t model) override { note("remove", model); }
   void note(const std::string& what, std::size_t model) {
@@ -34,6 +36,7 @@ struct NotingLoader final : ModelLoader {
   std::vector<std::string> take() { return std::exchange(asked, {}); }
 
   std::vector<std::string> asked;
+  std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
 };
 
 using Asked = std::vector<std::string>;
@@ -172,7 +175,8 @@ TEST_F(ResidentsTest, AnIntentThatChangesNothingOrCannotBeKeptLeavesTheModelAsIt
 
 TEST_F(ResidentsTest, RefusesUnknownIntentsAndASecondChangeAtATime) {
   for (const char* bad : {"", "[]", R"({"intent":3})", R"({"intent":"min-latancy"})",
-                          R"({"intent":"min-cost","more":1})"}) {
+                          R"({"intent":"min-cost","more":1})", R"({"intent":"min-cost","batch":0})",
+                          R"({"intent":"min-cost","output_tokens":"many"})"}) {
     const auto refused = want(bad);
     ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << bad;
     EXPECT_EQ(std::get<ApiError>(refused).status, 400) << bad;
@@ -182,6 +186,23 @@ TEST_F(ResidentsTest, RefusesUnknownIntentsAndASecondChangeAtATime) {
   want(R"({"intent":"min-cost"})");
   EXPECT_EQ(std::get<ApiError>(want(R"({"intent":"min-memory"})")).status, 409);
   EXPECT_EQ(loader.take(), Asked{"replace 0 min-cost"});
+}
+
+TEST_F(ResidentsTest, EstimatesAreForTheRequestsOfTheModelUnlessTheWishSaysOtherwise) {
+  want(R"({"intent":"min-cost"})");
+  EXPECT_EQ(loader.wanted, (std::array{1, 0, 0})) << "there were no requests";
+  residents.kept(0);
+  begin();
+  serving().deliver({.observation = {.running = 3,
+                                     .prompt_tokens_total = 500,
+                                     .output_tokens_total = 90,
+                                     .accepted_total = 10}});
+  want(R"({"intent":"min-cost"})");
+  EXPECT_EQ(loader.wanted, (std::array{3, 50, 9}));
+  residents.kept(0);
+  want(R"({"intent":"min-cost","batch":8,"output_tokens":200})");
+  EXPECT_EQ(loader.wanted, (std::array{8, 50, 200}));
+  EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens"), 200);
 }
 
 TEST_F(ResidentsTest, AModelThatIsRemovedMeanwhileIsNotReplaced) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,13 @@ class Mailbox {
   // Returns true if the mailbox was empty, so that the reader must be woken.
   bool put(Letter letter) {
     const std::lock_guard lock(mutex_);
+    const Observation& seen = letter.batch.observation;
+    const std::pair key(letter.to.get(), letter.batch.replica.value);
+    if (seen.running + seen.waiting > 0) {
+      busy_.insert(key);
+    } else {
+      busy_.erase(key);
+    }
     letters_.push_back(std::move(letter));
     return letters_.size() == 1;
   }
@@ -48,10 +56,16 @@ class Mailbox {
     const std::lock_guard lock(mutex_);
     return std::exchange(letters_, {});
   }
+  // Returns true if no replica had requests when it last sent a letter.
+  bool idle() {
+    const std::lock_guard lock(mutex_);
+    return busy_.empty();
+  }
 
  private:
   std::mutex mutex_;
   std::vector<Letter> letters_;
+  std::set<std::pair<const Host*, std::int32_t>> busy_;  // replicas that have requests
 };
 
 }  // namespace
@@ -101,6 +115,7 @@ class Server::Impl {
   void failed(std::string name, Error error);
   void tell(std::function<void(Residents&)> what);
   std::shared_ptr<TokenSink> sink(std::size_t model) { return residents_.sink(model); }
+  bool idle() { return mailbox_.idle(); }
 
  private:
   std::vector<std::shared_ptr<Host>> hosts(std::vector<HostedModel> models);
@@ -441,6 +456,10 @@ void Server::not_replaced(std::size_t model, Error error) {
   impl_->tell([model, error = std::move(error)](Residents& residents) {
     residents.not_replaced(model, error);
   });
+}
+
+bool Server::idle() const {
+  return impl_->idle();
 }
 
 void Server::fell_asleep(std::size_t model) {

@@ -80,6 +80,8 @@ class Server {
   // The following may be called from any thread, but not from a signal handler.
   // The models are loaded. With a loader, which outlives run(), models may sleep.
   void set_ready(ModelLoader* loader = nullptr);
+  // Returns true if no engine has requests.
+  bool idle() const;
   // The loader has unloaded a model, or loaded it, which may have failed.
   void fell_asleep(std::size_t model);
   void woke(std::size_t model, Status loaded);

@@ -94,6 +94,7 @@ describe('PUT /admin/intent', () => {
     assert.equal((await want('min-cost')).status, 409, 'one change at a time');
     const change = await ended();
     assert.equal(change.state, 'done', JSON.stringify(change));
+    assert.ok(change.batch >= 1 && change.prompt_tokens >= 2 && change.output_tokens >= 1, 'the load of the model so far');
     assert.match(change.configuration, /^TP 1 x PP 1, w4(a8)?, KV int8$/);
     const after = await text();
     for (let n = texts.length; texts.length < n + 3;) await sleep(20);
