@@ -20,7 +20,7 @@ def ask(url, body=None, method=None, timeout=60):
 
 
 class Server:
-    def __init__(self, protean, model, memory, flags, more):
+    def __init__(self, protean, model, memory, flags, more, packed=True):
         command = [protean, "serve", model, "--port", "0", "--admin-port", "0", "--device-memory", memory,
                    "--log-level", "info", *flags, *more]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -31,7 +31,8 @@ class Server:
         if not ready.wait(120) or self.url is None:
             self.stop()
             raise SystemExit("the server did not start:\n" + "".join(self.log))
-        self.wait_until_packed()
+        if packed:
+            self.wait_until_packed()
 
     def __enter__(self):
         return self

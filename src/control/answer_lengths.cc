@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "control/policy_constants.h"
+
 namespace protean {
 namespace {
 
-constexpr double kMemory = 0.998;  // about 500 answers count
+constexpr double kMemory = 1 - 1 / kAnswersRemembered;
 
 }  // namespace
 
@@ -32,16 +34,17 @@ double AnswerLengths::expected_left(int drawn, int most) const {
   const std::size_t beyond = std::clamp(bin_of(most), first, kBins);
   const double within = weight_[first] - weight_[beyond];
   const double left = tokens_[first] - tokens_[beyond] - within * drawn + weight_[beyond] * room;
-  const double prior = std::min(std::max(drawn, kPriorTokens - drawn), room);
+  const double prior = std::min(std::max(drawn, kFirstAnswerTokens - drawn), room);
   return std::clamp((left + prior) / (weight_[first] + 1), 0.0, static_cast<double>(room));
 }
 
 double AnswerLengths::running_prompt_tokens(double mean_prompt) const {
-  return (prompt_tokens_ + kPriorTokens * mean_prompt) / (tokens_[0] + kPriorTokens);
+  return (prompt_tokens_ + kFirstAnswerTokens * mean_prompt) / (tokens_[0] + kFirstAnswerTokens);
 }
 
 double AnswerLengths::running_drawn_tokens() const {
-  return (squares_ + kPriorTokens * kPriorTokens) / 2 / (tokens_[0] + kPriorTokens);
+  return (squares_ + kFirstAnswerTokens * kFirstAnswerTokens) / 2 /
+         (tokens_[0] + kFirstAnswerTokens);
 }
 
 }  // namespace protean

@@ -7,8 +7,8 @@ namespace protean {
 
 // The distribution of answer lengths in tokens, learned from answers that ended, recent ones
 // counting most. A prediction also counts one imagined answer that is twice as long as the sequence
-// is by now (at least kPriorTokens), so that little experience and answers longer than any before
-// have a prediction too. O(1) time but for done(); constant memory.
+// is by now (at least kFirstAnswerTokens), so that little experience and answers longer than any
+// before have a prediction too. O(1) time but for done(); constant memory.
 class AnswerLengths {
  public:
   void done(int prompt_tokens, int answer_tokens);
@@ -26,7 +26,6 @@ class AnswerLengths {
   double running_drawn_tokens() const;
 
  private:
-  static constexpr int kPriorTokens = 128;
   static constexpr int kMostTokens = 1 << 20;
   static constexpr int kPerOctave = 4;
   static constexpr std::size_t kBins = 20 * kPerOctave;
@@ -37,7 +36,7 @@ class AnswerLengths {
   std::array<double, kBins + 1> weight_{};
   std::array<double, kBins + 1> tokens_{};
   double prompt_tokens_ = 0;  // sum of prompt times answer
-  double squares_ = 0;        // of answers
+  double squares_ = 0;        // sum of squares of answer lengths
 };
 
 }  // namespace protean

@@ -4,13 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "control/predict.h"
+#include "control/policy_constants.h"
 
 namespace protean {
 namespace {
-
-constexpr double kDeviations = 5;  // beyond which a difference is no chance
-constexpr double kConfidence = 2;  // deviations above a count that it stays below
 
 // Returns by how many standard deviations of chance `part` of `all` arrivals, counted in that share
 // of the time, differs from a constant rate: the root of the deviance of a binomial count, which is
@@ -95,7 +92,7 @@ ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
     const TimeNs length_ns = std::min(whole * kSliceNs + now_ns % kSliceNs, now_ns - begin_ns_);
     const double seconds = static_cast<double>(std::max(length_ns, kShortest * kSliceNs)) / kNsPerS;
     const bool changed = std::any_of(windows.begin(), windows.end(), [&](const Window& part) {
-      return deviations(part.in.requests, in.requests, part.seconds / seconds) > kDeviations;
+      return deviations(part.in.requests, in.requests, part.seconds / seconds) > kRateChange;
     });
     if (changed || (!windows.empty() && seconds <= windows.back().seconds)) {
       break;
@@ -106,10 +103,10 @@ ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
   const double per_s = counted.requests / seconds;
   const double spread = dispersion(now - 1, std::min(whole, now - begin_ns_ / kSliceNs));
   // The upper score limit of a Poisson count, widened by the dispersion.
-  const double square = kConfidence * kConfidence * spread;
+  const double square = kMostArrivals * kMostArrivals * spread;
   const double most =
       counted.requests + square / 2 + std::sqrt(square * (counted.requests + square / 4));
-  // The mean of less than the horizon says nothing about later.
+  // later_per_s divides by at least kHorizonS: a shorter history does not predict later arrivals.
   const Slice known = sum(now, kLongest + 1);
   const double known_s =
       static_cast<double>(std::min(now_ns - begin_ns_, kLongest * kSliceNs)) / kNsPerS;

@@ -4,17 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
+#include "control/plan_morph.h"
 #include "cost/memory.h"
 
 namespace protean {
 namespace {
-
-constexpr std::size_t kMostCandidates = 8;  // forms of a path that are compared, about
-constexpr double kLeastLate = 1;            // requests: fewer are no reason for a change
-constexpr double kAccuracy = 0.2;           // of a prediction, as a share
-constexpr double kLeastQuality = 10;        // times less is lost: little is no reason either
 
 // Returns late requests; those that wait at the end count twice.
 double late(const Prediction& prediction) {
@@ -52,13 +49,25 @@ MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds,
           static_cast<double>(component_bytes(bounds.spec, component, precision));
     }
   }
-  // Every few forms, and the last of each rung, where the embeddings are lowered.
-  const std::size_t stride = (path_.size() + kMostCandidates - 1) / kMostCandidates;
+  // Forms whose weights differ by the accuracy of predictions, and the last of each rung, where the
+  // embeddings are lowered.
+  const auto layer_bytes = [this](const Form& form) {
+    double bytes = 0;
+    for (const LayerPrecision& layer : form.layer_precision) {
+      for (const Component half : kLayerHalves) {
+        bytes += bytes_[static_cast<std::size_t>(half)][index_of(layer.of(half))];
+      }
+    }
+    return bytes;
+  };
   const auto high = [&](std::size_t at) { return weight_bits(highest_precision(path_[at])); };
+  double last_bytes = std::numeric_limits<double>::max();
   for (std::size_t at = 0; at < path_.size(); ++at) {
     const bool ends_rung = at + 1 == path_.size() || (at > 0 && high(at) < high(at - 1));
-    if (at % stride == 0 || ends_rung) {
+    const double bytes = layer_bytes(path_[at]);
+    if (ends_rung || last_bytes > (1 + kAccuracy) * bytes) {
       candidates_.push_back(candidate_of(path_[at]));
+      last_bytes = bytes;
     }
   }
 }
@@ -132,23 +141,32 @@ MorphPolicy::Candidate MorphPolicy::within_reach(const Candidate& to, const Situ
   return form == to.form ? to : candidate_of(with_fitting_kv(bounds_, std::move(form)));
 }
 
+// Returns true if a form has more KV, or if KV on the way to it always holds what is needed.
+// Without free pages, KV lends some to the last swaps of a way up.
+bool MorphPolicy::kv_suffices(const Form& to, const Situation& now) const {
+  if (to.kv.blocks >= now.heading.kv.blocks) {
+    return true;
+  }
+  const Result<Morph> way = plan_with_or_without_embeddings(now.committed, to, bounds_, {});
+  return way.ok() && least_kv_blocks(now.committed, *way) >= now.needed_blocks;
+}
+
 // Returns true if it is better to go to a form than to stay. `stay` was considered like `to`.
 bool MorphPolicy::pays(const Considered& to, const Considered& stay, const View& view) const {
   const Situation& now = view.now;
-  const double blocks = to.candidate.traits.kv_blocks;
-  if (!to.serves || (blocks < stay.candidate.traits.kv_blocks && blocks < now.needed_blocks)) {
-    return false;
-  }
-  if (!stay.serves) {
-    return true;
-  }
-  if (to.candidate.traits.kl_nats > stay.candidate.traits.kl_nats) {
-    const double before = cost(stay.present);
-    return cost(to.present) < before - std::max(kLeastLate, kAccuracy * before);
-  }
-  return kLeastQuality * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
-         late(to.most) < late(stay.most) + kLeastLate &&
-         std::min(now.kept_s, view.load.arrivals.lasts_s) >= to.seconds + to.seconds_back;
+  const auto is_better = [&] {
+    if (!stay.serves) {
+      return true;
+    }
+    if (to.candidate.traits.kl_nats > stay.candidate.traits.kl_nats) {
+      const double before = cost(stay.present);
+      return cost(to.present) < before - std::max(kLeastLate, kAccuracy * before);
+    }
+    return kQualityStep * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
+           late(to.most) < late(stay.most) + kLeastLate &&
+           std::min(now.kept_s, view.load.arrivals.lasts_s) >= to.seconds + to.seconds_back;
+  };
+  return to.serves && is_better() && kv_suffices(to.candidate.form, now);
 }
 
 Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Situation& now) const {
@@ -202,7 +220,7 @@ std::optional<Wanted> MorphPolicy::decide(const PaperRule& rule, const Situation
   const std::size_t step = !bounds_.order.empty() && bounds_.order.front().half ? 2 : 1;
   const std::size_t to =
       rule.next(at, path_.size(), step, path_[at - std::min(step, at)].kv.blocks);
-  if (path_[to] == now.heading ||
+  if (path_[to] == now.heading || !kv_suffices(path_[to], now) ||
       (!now.missing.empty() && within_reach(candidate_of(path_[to]), now).form != path_[to])) {
     return std::nullopt;
   }

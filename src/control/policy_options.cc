@@ -9,9 +9,9 @@ namespace protean {
 PolicyOptions options_for(MorphMode mode) {
   PolicyOptions options;
   if (mode == MorphMode::kAccuracy) {
-    options.late_per_nat *= 10;
+    options.late_per_nat *= kQualityStep;
   } else if (mode == MorphMode::kPerformance) {
-    options.late_per_nat /= 10;
+    options.late_per_nat /= kQualityStep;
   }
   return options;
 }

@@ -6,6 +6,7 @@
 #include "contract/morph.h"
 #include "contract/precision.h"
 #include "control/form_path.h"
+#include "control/policy_constants.h"
 
 namespace protean {
 
@@ -29,9 +30,7 @@ double kl_nats(const QualityLoss& loss, const FormBounds& bounds, const Form& fo
 
 struct PolicyOptions {
   MorphRule rule = MorphRule::kPredict;
-  // The price of quality: requests that may be late for one nat of KL divergence. A whole answer of
-  // 200 tokens at w4 loses about 4.5 nats, at w8a8 a sixth of one.
-  double late_per_nat = 0.02;
+  double late_per_nat = kLatePerNat;  // the price of quality
   QualityLoss loss = typical_loss();
   TimeNs ttft_ns = 2 * kNsPerS;  // targets
   TimeNs tpot_ns = 0;            // 0: none

@@ -203,11 +203,13 @@ class Flow {
     return late_share;
   }
 
-  // Returns by how much queue times vary, in seconds squared for each second of a queue. Answers
-  // vary about as much as arrivals of a Poisson process.
+  // Returns by how much queue times vary, in seconds squared for each second of a queue. What
+  // running sequences have drawn tells how much answers vary.
   double variance_of(const Slice& slice) const {
     const double per_s = slice.end.capacity.per_s;
-    return slice.per_s / per_s * (1 + load_.arrivals.dispersion) / per_s;
+    const double of_answers =
+        std::max(0.0, 2 * load_.running_drawn_tokens / std::max(1.0, load_.answer_tokens) - 1);
+    return slice.per_s / per_s * (load_.arrivals.dispersion + of_answers) / per_s;
   }
 
   // Returns the probability that a request is late because a queue forms by chance.

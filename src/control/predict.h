@@ -1,13 +1,11 @@
 #pragma once
 
 #include "control/load.h"
+#include "control/policy_constants.h"
 #include "control/step_speed.h"
 #include "cost/step_time.h"
 
 namespace protean {
-
-// The longest time that a prediction looks ahead.
-inline constexpr double kHorizonS = 60;
 
 // What a prediction needs to know of a form on one device or several.
 struct FormTraits {
