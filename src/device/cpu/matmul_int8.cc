@@ -62,8 +62,10 @@ struct TileSums {
 };
 
 // Multiplies R rows with V vectors of outputs over one group. Integer sums are exact in any order.
-// They are then scaled once and added to the sums.
-template <int R, int V, class Lines>
+// They are then scaled once and added to the sums. If kAsks, and if a vector is a cache line,
+// prefetches later lines of the panels into L2: the prefetcher of the processor begins anew in each
+// page.
+template <int R, int V, class Lines, bool kAsks>
 HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lines,
                               const std::byte* const* scales, const TileSums& sums) {
   const Floats floats;
@@ -89,6 +91,10 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
     WordVec weights[V][2];
     HWY_UNROLL(16)
     for (int v = 0; v < V; ++v) {
+      if constexpr (kAsks && kLanes * sizeof(float) == kCacheLine) {
+        constexpr std::int64_t kAheadBytes = 2048;
+        __builtin_prefetch(line[v] + kAheadBytes, 0, 2);  // for reading, into L2; 3 would be L1
+      }
       weights[v][0] = Lines::template word<0>(line[v]);
       if constexpr (Lines::kWords == 2) {
         weights[v][1] = Lines::template word<1>(line[v]);
@@ -243,7 +249,7 @@ void multiply_direct(const MatmulOperands& operands, const MatmulTask& task, con
       lines[v] = of.codes + begin * weights.group_bytes();
     }
     for (std::int64_t group = begin; group < end; ++group) {
-      multiply_tile<R, kVecs, Lines>(
+      multiply_tile<R, kVecs, Lines, true>(
           rows.at(0, group), lines, scales,
           {buffers.sums + vec * kLanes, std::int64_t{vecs} * kLanes, group > 0});
       for (int v = 0; v < kVecs; ++v) {
@@ -298,7 +304,7 @@ HWY_NOINLINE void multiply_blocks(const TaskRows& rows, const BlockRun& run, std
         lines[v] = panel.lines + std::ptrdiff_t{vec + v} * kLanes * 4;
         scales[v] = panel.scales + std::ptrdiff_t{vec + v} * kLanes * 2;
       }
-      multiply_tile<R, V, ManyLines<Lines>>(
+      multiply_tile<R, V, ManyLines<Lines>, false>(
           of_block, lines, scales,
           {panel.sums + std::ptrdiff_t{rows.begin(block)} * kPanel + vec * kLanes, kPanel,
            group > 0});
