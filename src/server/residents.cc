@@ -6,6 +6,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/json/object.hpp>
 #include <chrono>
+#include <cstdint>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -21,6 +23,14 @@ namespace json = boost::json;
 
 constexpr TimeNs kLeavingLookNs =
     kNsPerS / 20;  // between looks at whether a model's requests ended
+
+constexpr std::size_t kLongestName = 256;  // bytes
+constexpr std::int64_t kMostShownDeployments = 32;
+
+bool is_control(char letter) {
+  const auto value = static_cast<unsigned char>(letter);
+  return value < 0x20 || value == 0x7f;
+}
 
 ApiError fixed_models() {
   return {.status = 503, .message = "the server is loading or draining: try later"};
@@ -105,6 +115,12 @@ Checked<std::string> Residents::deploy(const std::string& body) {
                     .param = "name"};
   }
   const std::string name(named->get_string());
+  if (name.size() > kLongestName || std::any_of(name.begin(), name.end(), is_control)) {
+    return ApiError{.message = fmt::format("name: at most {} bytes without control characters, got "
+                                           "{} bytes: choose another name",
+                                           kLongestName, name.size()),
+                    .param = "name"};
+  }
   const auto before = deploying_.find(name);
   if (models_.find(name) != nullptr || (before != deploying_.end() && before->second.empty())) {
     return ApiError{.status = 409,
@@ -141,8 +157,17 @@ void Residents::deployed(std::shared_ptr<Host> host) {
   look();
 }
 
+// A failure is shown until another deployment takes its name or it is removed; of many, some go.
 void Residents::failed(const std::string& name, const Error& error) {
   log::error("{} is not deployed: {}", name, error.message);
+  while (std::ssize(deploying_) > kMostShownDeployments) {
+    const auto old = std::find_if(deploying_.begin(), deploying_.end(),
+                                  [](const auto& one) { return !one.second.empty(); });
+    if (old == deploying_.end()) {
+      break;
+    }
+    deploying_.erase(old);
+  }
   deploying_[name] = error.message;
 }
 
@@ -152,6 +177,21 @@ void Residents::cancel_all(const ApiError& why) {
       host->service.cancel_all(why);
     }
   }
+}
+
+std::optional<Checked<std::string>> Residents::forget(const std::string& name) {
+  const auto found = deploying_.find(name);
+  if (found == deploying_.end()) {
+    return std::nullopt;
+  }
+  if (found->second.empty()) {
+    return ApiError{.status = 409,
+                    .message = fmt::format("\"{}\" is being deployed: remove it when it serves or "
+                                           "has failed",
+                                           name)};
+  }
+  deploying_.erase(found);
+  return name;
 }
 
 Checked<std::string> Residents::remove(Service& service) {

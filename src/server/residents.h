@@ -62,6 +62,8 @@ class Residents {
   bool put_to_sleep(Service& service);
   // Begins to deploy the model that a JSON object describes, and returns its name.
   Checked<std::string> deploy(const std::string& body);
+  // Forgets a deployment that failed, and returns its name; nothing if there is none of that name.
+  std::optional<Checked<std::string>> forget(const std::string& name);
   // Takes no more requests for a model, and removes it when those that it has have ended.
   Checked<std::string> remove(Service& service);
   // Begins to serve a model for the intent that a JSON object names, and returns intent_of().

@@ -205,6 +205,31 @@ TEST_F(ResidentsTest, EstimatesAreForTheRequestsOfTheModelUnlessTheWishSaysOther
   EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens"), 200);
 }
 
+TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {
+  const auto status_of = [](const Checked<std::string>& reply) {
+    const ApiError* error = std::get_if<ApiError>(&reply);
+    return error == nullptr ? 200 : error->status;
+  };
+  EXPECT_EQ(status_of(residents.deploy(R"({"name":"a\nb"})")), 400);
+  EXPECT_EQ(
+      status_of(residents.deploy(json::serialize(json::object{{"name", std::string(1'000, 'x')}}))),
+      400);
+  EXPECT_EQ(loader.take(), Asked{});
+  EXPECT_FALSE(residents.forget("b"));
+  EXPECT_EQ(status_of(residents.deploy(R"({"name":"b"})")), 200);
+  EXPECT_EQ(status_of(residents.forget("b").value()), 409) << "it is under way";
+  residents.failed("b", {ErrorCode::kNotFound, "no such model"});
+  EXPECT_EQ(residents.absent().size(), 1U);
+  EXPECT_EQ(status_of(residents.forget("b").value()), 200);
+  EXPECT_EQ(residents.absent().size(), 0U);
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = "model-" + std::to_string(i);
+    ASSERT_EQ(status_of(residents.deploy(json::serialize(json::object{{"name", name}}))), 200);
+    residents.failed(name, {ErrorCode::kNotFound, "no such model"});
+  }
+  EXPECT_LE(residents.absent().size(), 32U);
+}
+
 TEST_F(ResidentsTest, AModelThatIsRemovedMeanwhileIsNotReplaced) {
   BoundedQueue<Event> other_inbox{8};
   ServedModel other = model();

@@ -399,6 +399,9 @@ HttpReply Admin::change_reply(const HttpCall& call) const {
   const auto named = query_value(call.target, "model");
   Service* service = named ? models_.find(*named) : nullptr;
   if (service == nullptr) {
+    if (const auto forgotten = named ? setting_.residents.forget(*named) : std::nullopt) {
+      return changed_reply(*forgotten, "removed");
+    }
     return error_reply(
         named ? models_.unknown(excerpt(*named))
               : ApiError{.message = "name the model to remove: ?model=NAME", .param = "model"});
