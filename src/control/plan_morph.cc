@@ -328,7 +328,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
            pages_now(spec, from, swap, budget.page_bytes);
   };
   const auto raised = std::stable_partition(down.begin(), down.end(), is_lowering);
-  Form lowest = to;  // of both forms: everything lowered and nothing raised
+  Form lowest = to;  // everything lowered and nothing raised
   std::vector<SwapComponent> up(raised, down.end());
   down.erase(raised, down.end());
   for (SwapComponent& swap : up) {  // as the way down from `to`

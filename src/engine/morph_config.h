@@ -25,8 +25,8 @@ struct MorphConfig {
   TimeNs decide_every_ns = 100 * kNsPerMs;  // the least time between two decisions
   // The longest step wanted while a morph runs; prompt tokens are limited to keep it.
   TimeNs step_ns_during_morph = kNsPerS / 4;
-  // Requests that need a larger KV cache fail if no step of a morph commits, and no variant is
-  // packed, for this long.
+  // Requests that need a larger KV cache fail if no morph leads to it, and no step of a morph
+  // commits and no variant is packed for this long.
   TimeNs larger_kv_within_ns = 30 * kNsPerS;
   std::uint64_t ids_after = 0;  // ids of the engine's morph steps are larger than this
 };

@@ -29,11 +29,11 @@ Result<ScalePolicy> parse_scale(std::string_view name);
 
 // A replica or group as the policy sees it.
 struct ScaleUnit {
-  ReplicaId replica;  // that names it
+  ReplicaId replica;  // its first replica, which names it
   int replicas = 1;
   int requests = 0;          // running and waiting
   bool holds_long = false;   // one of its requests needs more blocks than its homes have
-  double kv_used_share = 0;  // of its blocks
+  double kv_used_share = 0;  // share of its KV blocks in use
 };
 
 // Returns two units of equal size that are to become one for a request of so many blocks: the least
@@ -60,8 +60,8 @@ bool may_scale_down(const ScaleUnit& unit);
 struct HeldRequest {
   Request request;
   TimeNs arrived_ns = 0;
-  std::optional<ReplicaId> at;  // that was chosen, whose group is to hold it; nothing: any
-  int failed_attempts = 0;      // to form a group, while it waited
+  std::optional<ReplicaId> at;  // the replica whose group must hold it; nothing: any
+  int failed_attempts = 0;      // attempts to form a group that failed while it waited
 
   // The time at which it ends without having begun; negative: never.
   TimeNs expires_ns() const;

@@ -39,7 +39,7 @@ enum class TensorRole : std::uint8_t {
   kOutputBias,  // [vocab]
   kPositions,   // [max_context][hidden]
   kAttentionNormBias,
-  kAttentionPostNorm,  // of what attention adds
+  kAttentionPostNorm,  // norm of what attention adds to the residual stream
   kMlpNormBias,
   kGateBias,  // [ffn]
   kUpBias,
@@ -58,8 +58,9 @@ constexpr bool is_outer(TensorRole role) {
 std::string_view name_of(TensorRole role);  // "query projection", for people
 
 // A memory-mapped checkpoint: spec and weights, independent of the file format. Reading cannot
-// fail, because open_checkpoint() has verified that every tensor of the spec exists, lies inside
-// its file and has a supported type and the right shape. Used by one thread at a time.
+// fail while the files are unchanged(), because open_checkpoint() has verified that every tensor of
+// the spec exists, lies inside its file and has a supported type and the right shape. Used by one
+// thread at a time.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
@@ -82,6 +83,10 @@ class Checkpoint {
   // may need more bits than f16 has (Q4_K). If the format is not symmetric, offsets are arbitrary.
   virtual QuantizedMatrix read_stored_rows(TensorRole role, int layer, std::int64_t row,
                                            std::int64_t count) const;
+
+  // Fails if a file was written after it was opened, which names the file. Its bytes may be other
+  // weights then, and reading what was cut off would end the process.
+  virtual Status unchanged() const { return {}; }
 
   // Gives back the memory of the tensor's file pages. Reading the tensor again is allowed.
   virtual void release(TensorRole role, int layer) const = 0;

@@ -244,6 +244,15 @@ class FileCheckpoint final : public Checkpoint {
     return matrix;
   }
 
+  Status unchanged() const override {
+    Status same = contents_.gguf ? contents_.gguf->unchanged() : Status();
+    for (auto file = contents_.safetensors.begin(); same && file != contents_.safetensors.end();
+         ++file) {
+      same = file->unchanged();
+    }
+    return same;
+  }
+
   void release(TensorRole role, int layer) const override {
     const StoredTensor& tensor = at(role, layer, 0, 0);
     if (!tensor.packed) {

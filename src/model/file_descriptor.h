@@ -11,7 +11,10 @@ class FileDescriptor {
  public:
   explicit FileDescriptor(int file) : file_(file) {}
   FileDescriptor(FileDescriptor&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&&) = delete;
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
   ~FileDescriptor() {
     if (file_ >= 0) {
       ::close(file_);

@@ -255,4 +255,12 @@ Result<std::vector<std::int64_t>> GgufFile::integers(std::string_view key) const
   return numbers;
 }
 
+Status GgufFile::unchanged() const {
+  Status same = file_.unchanged();
+  for (auto part = parts_.begin(); same && part != parts_.end(); ++part) {
+    same = part->unchanged();
+  }
+  return same;
+}
+
 }  // namespace protean

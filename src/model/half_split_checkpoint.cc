@@ -37,6 +37,7 @@ class HalfSplitCheckpoint final : public Checkpoint {
     }
   }
 
+  Status unchanged() const override { return source_->unchanged(); }
   void release(TensorRole role, int layer) const override { source_->release(role, layer); }
 
  private:

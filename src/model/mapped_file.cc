@@ -20,43 +20,65 @@ Error cannot(std::string_view what, const std::filesystem::path& path) {
                     std::generic_category().message(errno));
 }
 
+FileStamp stamp_of(const struct stat& status) {
+  return {.size = status.st_size,
+          .modified_s = status.st_mtim.tv_sec,
+          .modified_ns = status.st_mtim.tv_nsec};
+}
+
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  MappedFile file;
   // O_NONBLOCK, because opening a FIFO by mistake would wait for a writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
+  file.file_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.file_.valid()) {
     return cannot("open", path);
   }
   struct stat status {};
-  MappedFile file;
-  Status failure;
-  if (fstat(fd, &status) != 0) {
-    failure = cannot("examine", path);
-  } else if (!S_ISREG(status.st_mode)) {
-    failure = make_error(ErrorCode::kInvalidArgument, "{} is not a regular file", path.string());
-  } else if (status.st_size > 0) {
+  if (fstat(file.file_.get(), &status) != 0) {
+    return cannot("examine", path);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return make_error(ErrorCode::kInvalidArgument, "{} is not a regular file", path.string());
+  }
+  if (status.st_size > 0) {
     const auto size = static_cast<std::size_t>(status.st_size);
-    void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.file_.get(), 0);
     if (memory == MAP_FAILED) {
-      failure = cannot("map", path);
-    } else {
-      file.bytes_ = {static_cast<const std::byte*>(memory), size};
-      // Weights are read once, front to back. If the hint is refused, only speed is lost.
-      madvise(memory, size, MADV_SEQUENTIAL);
+      return cannot("map", path);
     }
+    file.bytes_ = {static_cast<const std::byte*>(memory), size};
+    // Weights are read once, front to back. If the hint is refused, only speed is lost.
+    madvise(memory, size, MADV_SEQUENTIAL);
   }
-  ::close(fd);
-  if (!failure) {
-    return failure.error();
-  }
+  file.path_ = path;
+  file.stamp_ = stamp_of(status);
   return file;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+Status MappedFile::unchanged() const {
+  struct stat status {};
+  if (!file_.valid() || (fstat(file_.get(), &status) == 0 && stamp_of(status) == stamp_)) {
+    return {};
+  }
+  return make_error(ErrorCode::kCorrupt,
+                    "{} was written after it was opened ({} bytes then, {} now): load the model "
+                    "again",
+                    path_.string(), stamp_.size, status.st_size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      file_(std::move(other.file_)),
+      stamp_(other.stamp_),
+      bytes_(std::exchange(other.bytes_, {})) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(stamp_, other.stamp_);
   std::swap(bytes_, other.bytes_);
+  file_ = std::move(other.file_);
   return *this;
 }
 

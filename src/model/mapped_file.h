@@ -1,15 +1,26 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 
 #include "base/result.h"
+#include "model/file_descriptor.h"
 
 namespace protean {
 
+// Tells whether a file was written.
+struct FileStamp {
+  std::int64_t size = 0;
+  std::int64_t modified_s = 0;  // Unix time
+  std::int64_t modified_ns = 0;
+
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
 // Maps a whole file read-only; pages are read when they are touched. If the file is truncated while
-// it is mapped, touching the lost pages ends the process.
+// it is mapped, touching the lost pages ends the process, so ask unchanged() first.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::filesystem::path& path);
@@ -22,7 +33,14 @@ class MappedFile {
   // The address does not change when the object is moved.
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  // Fails if the mapped file was written or truncated since it was opened. A file that was replaced
+  // by another one or removed stays readable here, as it was.
+  Status unchanged() const;
+
  private:
+  std::filesystem::path path_;
+  FileDescriptor file_{-1};
+  FileStamp stamp_;
   std::span<const std::byte> bytes_;
 };
 

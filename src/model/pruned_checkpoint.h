@@ -33,6 +33,7 @@ class PrunedCheckpoint final : public Checkpoint {
   std::string description() const override { return original_->description(); }
   void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                  float* out) const override;
+  Status unchanged() const override { return original_->unchanged(); }
   void release(TensorRole role, int layer) const override { original_->release(role, layer); }
 
  private:

@@ -32,6 +32,7 @@ class SafetensorsFile {
   const SafetensorsTensor* find_tensor(std::string_view name) const;  // nullptr if not there
   const std::map<std::string, SafetensorsTensor, std::less<>>& tensors() const { return tensors_; }
   const std::string& name() const { return name_; }
+  Status unchanged() const { return file_.unchanged(); }
 
  private:
   Status check_coverage(std::span<const std::byte> data) const;

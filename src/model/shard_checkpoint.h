@@ -27,6 +27,7 @@ class ShardCheckpoint final : public Checkpoint {
   std::optional<QuantFormat> stored_format(TensorRole role, int layer) const override;
   QuantizedMatrix read_stored_rows(TensorRole role, int layer, std::int64_t row,
                                    std::int64_t count) const override;
+  Status unchanged() const override { return model_.unchanged(); }
   void release(TensorRole role, int layer) const override { model_.release(role, layer); }
 
  private:
@@ -42,7 +43,7 @@ class ShardCheckpoint final : public Checkpoint {
   Cut cut_neurons() const;
   Cut cut_vocab() const;
   Cut rows_of(TensorRole role) const;
-  Cut columns_of(TensorRole role) const;  // of a vector, its elements
+  Cut columns_of(TensorRole role) const;  // or a vector's elements
 
   const Checkpoint& model_;
   const int shard_;

@@ -16,7 +16,7 @@ namespace protean {
 namespace {
 
 constexpr std::int64_t kLineBytes = 64;
-constexpr std::int64_t kReleaseEveryBytes = 32 * kMiB;  // of rows read as f32
+constexpr std::int64_t kReleaseEveryBytes = 32 * kMiB;  // f32 rows read between releases
 
 // Hands out aligned pieces of a region. Without a base address it only counts bytes, so that one
 // layout function serves both purposes.
@@ -323,6 +323,9 @@ Status load_component(const Checkpoint& checkpoint, const ComponentVariant& whic
   }
   check(which.layer >= 0 && which.layer < checkpoint.spec().layers, "the layer exists");
   check_aligned(memory);
+  if (Status same = checkpoint.unchanged(); !same) {
+    return same;
+  }
   const LaidOut laid_out = lay_out(checkpoint.spec(), which.component, which.precision, memory);
   // The gaps between tensors are not written by the loops below.
   std::memset(memory, 0, static_cast<std::size_t>(laid_out.bytes));

@@ -103,7 +103,8 @@ using Pace = std::function<bool(std::int64_t bytes)>;
 // equal weights give equal bytes. The checkpoint's own integers are packed unchanged if they have
 // the precision's bits and group and shards begin with a group; other weights are rounded to
 // nearest (quant/round_to_nearest.h). Reads panel by panel and releases file pages on the way.
-// Fails if a weight has no quantised value, and with kUnavailable if `pace` says stop.
+// Fails if a weight has no quantised value or the checkpoint changed, and with kUnavailable if
+// `pace` says stop.
 Status load_component(const Checkpoint& checkpoint, const ComponentVariant& which,
                       std::byte* memory, const Pace& pace = {});
 
@@ -113,17 +114,17 @@ struct ModelWeights {
   // Makes weights whose components must still be bound to memory.
   ModelWeights(const ModelSpec& spec, Holding holding, int shards = 1);
 
-  int shards = 1;                            // that each component is packed in
+  int shards = 1;                            // shards that each component is packed in
   Holding holding;                           // the shards that are here; others are never bound
   ModelSpec shard_spec;                      // a shard as kernels see it
   std::vector<EmbeddingWeights> embeddings;  // [shard]
   std::vector<LayerWeights> layers;          // [layer][shard]
-  std::vector<cpu::Region> memory;           // of components owned here
+  std::vector<cpu::Region> memory;           // memory of components owned here
 
   int layer_count() const { return static_cast<int>(holding.layers.size()); }
   const LayerWeights& shard(int layer, int shard) const { return layers[at(layer, shard)]; }
   LayerWeights& shard(int layer, int shard) { return layers[at(layer, shard)]; }
-  std::int64_t bytes() const;  // of memory owned here
+  std::int64_t bytes() const;  // size of the memory owned here
 
  private:
   std::size_t at(int layer, int shard) const {

@@ -189,8 +189,8 @@ TEST_F(AnswersTest, ChoicesOfAPromptAreToldTheLikelihoodsThatTheFirstComputes) {
     ASSERT_EQ(requests.size(), 2U);
     EXPECT_TRUE(requests[0].logprobs.prompt);
     EXPECT_FALSE(requests[1].logprobs.prompt);
-    EXPECT_EQ(requests[0].client, requests[0].id);
-    EXPECT_EQ(requests[1].client, requests[0].id) << "the choices of one call are one client's";
+    EXPECT_EQ(requests[0].call, requests[0].id);
+    EXPECT_EQ(requests[1].call, requests[0].id) << "the choices of one call are one client's";
     const RequestId first = requests[0].id;
     const RequestId second = requests[1].id;
     const TokenLogprobs told{.logprob = -0.5F, .rank = 1};

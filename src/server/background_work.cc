@@ -1,6 +1,7 @@
 #include "server/background_work.h"
 
 #include <utility>
+#include <vector>
 
 namespace protean {
 namespace {
@@ -28,12 +29,19 @@ bool BackgroundWork::try_run(Job job) {
 }
 
 void BackgroundWork::run() {
-  for (auto jobs = jobs_.pop_all(); !jobs.empty(); jobs = jobs_.pop_all()) {
-    for (const Job& job : jobs) {
+  while (true) {
+    std::vector<Job> jobs = jobs_.pop_all();
+    if (jobs.empty()) {
+      return;
+    }
+    for (Job& job : jobs) {
       if (stopping_) {
         return;
       }
-      post_(job());
+      // The job may keep a model in memory, which is let go of on the io thread, so this is before
+      // `post_`, and not when the next job comes.
+      Done done = std::exchange(job, nullptr)();
+      post_(std::move(done));
     }
   }
 }

@@ -82,7 +82,10 @@ HttpReply ollama_list(const std::vector<Service*>& services, bool running) {
     if (running && service->residence() != Residence::kAwake) {
       continue;
     }
-    const json::array some = running ? ollama_running(service->model())
+    const auto due_ns = service->sleep_due_ns();
+    const auto expires_s =
+        due_ns ? std::optional((*due_ns + service->unix_offset_ns()) / kNsPerS) : std::nullopt;
+    const json::array some = running ? ollama_running(service->model(), expires_s)
                                      : ollama_tags(service->model(), service->created_s());
     all.insert(all.end(), some.begin(), some.end());
   }
@@ -102,6 +105,12 @@ Service* Models::find(std::string_view name) const {
     return std::find(names.begin(), names.end(), name) != names.end();
   });
   return found == services_.end() ? nullptr : *found;
+}
+
+void Models::replace(const Service& service, Service& by) {
+  const auto found = std::find(services_.begin(), services_.end(), &service);
+  check(found != services_.end(), "a service that is replaced serves");
+  *found = &by;
 }
 
 ApiError Models::unknown(std::string_view shown) const {
@@ -175,7 +184,7 @@ Models::Answer Models::answer(const HttpCall& call) {
           .body = json::serialize(json::object{{"version", services_.front()->version()}})};
     case Route::kMetrics:
       return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                       .body = Service::metrics_text(services_)};
+                       .body = Service::metrics_text(services_) + counts_.text()};
     case Route::kProps:
     case Route::kSlots:
       return llama_reply(match, call);
@@ -275,13 +284,12 @@ bool Models::routine(const HttpCall& call) const {
   return !match_route(call.target).needs_key;
 }
 
-// HTTP requests are counted for the server, whose first model keeps the counter.
 void Models::count(const HttpCall& call, int status) {
   constexpr std::array kMethods{"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"};
   const bool known = std::find(kMethods.begin(), kMethods.end(), call.method) != kMethods.end();
   const RouteMatch match = match_route(call.target);
-  services_.front()->count(known ? call.method : "other",
-                           match.route == Route::kNone ? "none" : match.pattern, status);
+  counts_.add(match.route == Route::kNone ? "none" : match.pattern, known ? call.method : "other",
+              status);
 }
 
 }  // namespace protean

@@ -152,6 +152,11 @@ TEST_F(ModelsTest, MetricsAreOneExposition) {
     samples += line.starts_with("http_requests_total{") ? 1 : 0;
   }
   EXPECT_EQ(samples, 3) << "a gauge of each model, and one counter";
+  both.remove(*both.services().front());
+  const std::string left = reply("/metrics", "", "GET").body;
+  EXPECT_NE(left.find(R"(http_requests_total{handler="/health",method="GET",status="200"} 1)"),
+            std::string::npos)
+      << "the server counts on when its first model is removed";
 }
 
 TEST_F(ModelsTest, AllModelsAreInOneState) {

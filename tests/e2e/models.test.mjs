@@ -149,6 +149,24 @@ describe('models that are not used', () => {
       await becomes('noise', 'asleep');
       const wish = await fetch(`${admin}/admin/form?model=noise`, { method: 'PUT', body: JSON.stringify({ layers: 'w8' }) });
       assert.equal(wish.status, 202, 'a wish wakes the model too');
+
+      const ollama = new Ollama({ host: server.url });
+      const told = (keep_alive) => ollama.generate({ model: 'story', prompt: 'a', raw: true, keep_alive, options: { num_predict: 3 } });
+      const expires = async () => (await ollama.ps()).models.find(({ name }) => name === 'story:latest')?.expires_at;
+      await told(-1);
+      assert.match(await expires(), /^9999/);
+      await sleep(1500);
+      assert.equal(await residence('story'), 'awake', 'in place of --sleep-idle-seconds');
+      await told('1h');
+      assert.ok(Date.parse(await expires()) > Date.now() + 3_000_000, await expires());
+      const [one] = await Promise.all([stream(client, 'story'), told(0)]);
+      assert.equal(one, text, 'requests end before it sleeps');
+      await becomes('story', 'asleep');
+      await told('-1m');
+      assert.equal((await ollama.generate({ model: 'story', keep_alive: 0 })).done_reason, 'unload');
+      await becomes('story', 'asleep');
+      const bad = await fetch(`${server.url}/api/generate`, { method: 'POST', body: JSON.stringify({ model: 'story', prompt: 'a', keep_alive: '5' }) });
+      assert.match((await bad.json()).error, /keep_alive must be a number of seconds, or a time with units/);
     } finally {
       assert.equal(await server.stop(), 0, server.log);
     }

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "device/cpu/dot.h"
+#include "device/cpu/matmul_few_rows.h"
 #include "device/cpu/matmul_int8.h"
 #include "device/cpu/matmul_task.h"
 #include "device/cpu/matmul_tiles.h"
@@ -67,6 +68,8 @@ void multiply_task(const MatmulOperands& operands, const MatmulTask& task, Matmu
   const bool emulated = isa == MatmulIsa::kEmulatedAmx;
   if (operands.int8 != nullptr) {
     has_tiles(isa) ? multiply_int8_tiled(operands, task, emulated) : multiply_int8(operands, task);
+  } else if (has_tiles(isa) && are_few_rows(operands, task, emulated)) {
+    multiply_few_rows(operands, task);
   } else if (has_tiles(isa)) {
     operands.weights->format.quantized() ? multiply_codes_tiled(operands, task, emulated)
                                          : multiply_tiled(operands, task, emulated);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "device/cpu/flush_denormals.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_vectors.cc"
@@ -517,28 +518,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace protean::cpu {
-namespace {
-
-// Makes the thread take denormals as zeros, like dot instructions and AMX, until it is destroyed.
-class FlushDenormals {
- public:
-#if HWY_ARCH_X86_64
-  FlushDenormals() : before_(_mm_getcsr()) {
-    constexpr unsigned kOfResults = 1U << 15, kOfOperands = 1U << 6;
-    _mm_setcsr(before_ | kOfResults | kOfOperands);
-  }
-  ~FlushDenormals() {
-    _mm_setcsr(before_);
-  }
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-
- private:
-  unsigned before_;
-#endif
-};
-
-}  // namespace
 
 HWY_EXPORT(multiply_vectors_here);
 

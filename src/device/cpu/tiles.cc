@@ -81,15 +81,16 @@ bool ask_for_tiles() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Returns the sums of one product of bf16 and of one of bytes. The bf16 are small integers, whose
-// sums are exact, so that a processor which adds in another order than the manual gives the same.
+// Returns the sums of one product of bf16 and of one of bytes. The bf16 are small integers times
+// powers of `base`. If it is 1, sums are exact, so that a processor which adds in another order
+// than the manual gives the same.
 template <class Tiles>
-std::array<std::uint32_t, 512> sample_products(Tiles tiles) {
+std::array<std::uint32_t, 512> sample_products(Tiles tiles, float base) {
   alignas(64) std::uint16_t left[16 * 32];
   alignas(64) std::uint16_t right[16 * 32];
   for (int i = 0; i < 16 * 32; ++i) {
-    left[i] = bf16_from(static_cast<float>(i * 37 % 17 - 8));
-    right[i] = bf16_from(static_cast<float>(i * 53 % 15 - 7));
+    left[i] = bf16_from(static_cast<float>(i * 37 % 17 - 8) * std::pow(base, i % 11));
+    right[i] = bf16_from(static_cast<float>(i * 53 % 15 - 7) * std::pow(base, i % 13));
   }
   std::array<std::uint32_t, 512> sums{};
   tiles.configure();
@@ -98,6 +99,7 @@ std::array<std::uint32_t, 512> sample_products(Tiles tiles) {
   tiles.template load<4>(left, kTileBytes);
   tiles.template load<6>(right, kTileBytes);
   tiles.template multiply<0, 4, 6>();
+  tiles.template multiply<0, 4, 6>();  // to a sum that is not 0
   tiles.template multiply_int8<1, 4, 6>();
   tiles.template store<0>(sums.data(), kTileBytes);
   tiles.template store<1>(sums.data() + 256, kTileBytes);
@@ -105,10 +107,10 @@ std::array<std::uint32_t, 512> sample_products(Tiles tiles) {
   return sums;
 }
 
-// Returns true if products are correct. Some virtual machines and emulators report AMX but compute
-// wrong sums.
-bool tiles_multiply_well() {
-  return sample_products(AmxTiles()) == sample_products(EmulatedTiles());
+// Returns true if products are those of the emulation. Some virtual machines and emulators report
+// AMX but compute wrong sums.
+bool multiplies_like_manual(float base) {
+  return sample_products(AmxTiles(), base) == sample_products(EmulatedTiles(), base);
 }
 #endif
 
@@ -125,8 +127,17 @@ bool amx_promised() {
 
 bool amx_available() {
 #if HWY_ARCH_X86_64 && defined(__linux__)
-  static const bool available = amx_promised() && tiles_multiply_well();
+  static const bool available = amx_promised() && multiplies_like_manual(1.0f);
   return available;
+#else
+  return false;
+#endif
+}
+
+bool amx_rounds_as_documented() {
+#if HWY_ARCH_X86_64 && defined(__linux__)
+  static const bool rounds = amx_available() && multiplies_like_manual(1.7f);
+  return rounds;
 #else
   return false;
 #endif

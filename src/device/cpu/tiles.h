@@ -27,6 +27,10 @@ bool amx_promised();
 // same.
 bool amx_available();
 
+// Returns true if AMX is available and sums of bf16 products are rounded like the manual says, so
+// that vectors can compute the same bits.
+bool amx_rounds_as_documented();
+
 class EmulatedTiles {
  public:
   void configure() { tiles_ = {}; }

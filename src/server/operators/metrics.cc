@@ -302,11 +302,7 @@ struct ReplicaSeries {
 
 struct Metrics::Series {
   Series(const MetricsLabels& labels, int count)
-      : http(prometheus::BuildCounter()
-                 .Name("http_requests_total")
-                 .Help("HTTP requests answered.")
-                 .Register(registry)),
-        groups(registry, labels.model_name) {
+      : groups(registry, labels.model_name) {
     for (int replica = 0; replica < count; ++replica) {
       replicas.push_back(
           std::make_unique<ReplicaSeries>(registry, labels, static_cast<std::size_t>(replica)));
@@ -317,7 +313,6 @@ struct Metrics::Series {
   }
 
   Registry registry;
-  prometheus::Family<Counter>& http;
   GroupMetrics groups;
   std::vector<std::unique_ptr<ReplicaSeries>> replicas;
 };
@@ -465,14 +460,6 @@ void Metrics::finished(ReplicaId replica, const EndedRequest& record) {
       series.tpot.Observe(decode_s / (record.usage.output_tokens - 1));
     }
   }
-}
-
-void Metrics::http(std::string_view method, std::string_view handler, int status) {
-  series_->http
-      .Add({{"method", std::string(method)},
-            {"handler", std::string(handler)},
-            {"status", std::to_string(status)}})
-      .Increment();
 }
 
 std::string exposition(const std::vector<const Metrics*>& models) {

@@ -44,8 +44,6 @@ class Metrics {
   void first_token(ReplicaId replica, TimeNs waited_ns);
   void next_token(ReplicaId replica, TimeNs waited_ns);
   void finished(ReplicaId replica, const EndedRequest& record);
-  // Counts an HTTP request of the server; called for one of its models.
-  void http(std::string_view method, std::string_view handler, int status);
 
  private:
   friend std::string exposition(const std::vector<const Metrics*>& models);
