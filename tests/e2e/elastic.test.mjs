@@ -6,6 +6,7 @@ import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { writeRandomModel } from './random_model.mjs';
 import { builtin, data, program, root } from './server.mjs';
 
 const traces = resolve(data, 'traces/azure2023');
@@ -49,5 +50,23 @@ describe('bench/elastic/run', { skip }, () => {
     const { status, stderr } = run('--systems', 'bf16,w5');
     assert.equal(status, 1, stderr);
     assert.match(stderr, /--systems: unknown w5; choose from bf16, /);
+  });
+});
+
+describe('bench/elastic/reserve', { skip: process.env.LOAD_MEMORY === 'any' && 'takes a minute with an instrumented server' }, () => {
+  it('compares the KV blocks of a static server with those of one that morphs, and measures starts and swaps', () => {
+    const scratch = mkdtempSync(join(tmpdir(), 'protean-reserve-test-'));
+    try {
+      const { status, stdout, stderr } = spawnSync(resolve(root, 'bench/elastic/reserve'), ['--protean', program, '--model',
+        writeRandomModel(join(scratch, 'model')), '--memory', '24MiB', '--tokens', '1', '--repeats', '1'], { encoding: 'utf8', timeout: 180_000 });
+      assert.equal(status, 0, stderr);
+      const found = JSON.parse(stdout);
+      assert.ok(found.kv_share >= 0.95, stdout);
+      assert.equal(found.first_start.kv_blocks, found.second_start.kv_blocks);
+      for (const start of [found.static, found.first_start, found.second_start]) assert.ok(start.first_token_s > start.listening_s, stdout);
+      assert.ok(found.second_start.swap_of_all_layers.up_s > 0);
+    } finally {
+      rmSync(scratch, { recursive: true });
+    }
   });
 });
