@@ -138,10 +138,9 @@ std::int64_t Service::outstanding() const {
 std::optional<ApiError> Service::refuse_count(std::int64_t choices) const {
   if (choices > limits_.max_outstanding) {
     return ApiError{
-        .message = fmt::format("this asks for {} choices, one for each prompt and each of "
+        .message = fmt::format("this asks for {} choices, one for each text or prompt and each of "
                                "n, but this server takes at most {} at once",
-                               choices, limits_.max_outstanding),
-        .param = "n"};
+                               choices, limits_.max_outstanding)};
   }
   if (outstanding() + choices > limits_.max_outstanding) {
     return queue_full();

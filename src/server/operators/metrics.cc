@@ -301,8 +301,7 @@ struct ReplicaSeries {
 }  // namespace
 
 struct Metrics::Series {
-  Series(const MetricsLabels& labels, int count)
-      : groups(registry, labels.model_name) {
+  Series(const MetricsLabels& labels, int count) : groups(registry, labels.model_name) {
     for (int replica = 0; replica < count; ++replica) {
       replicas.push_back(
           std::make_unique<ReplicaSeries>(registry, labels, static_cast<std::size_t>(replica)));
