@@ -173,7 +173,8 @@ Status check_names(const std::vector<ModelSetting>& settings) {
 // Refuses policies that could never form a group.
 Status check_groups(const ModelSetting& setting) {
   const GroupOptions& group = setting.model.group;
-  const auto& [router, scale, drop] = setting.fleet;
+  const std::string& scale = setting.fleet.scale;
+  const std::string& drop = setting.fleet.drop;
   if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--scale {} needs several replicas whose layers divide: add "
@@ -250,6 +251,7 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   replica->router = parse_router(setting.fleet.router).value();
   replica->scale = parse_scale(setting.fleet.scale).value();
   replica->drop = parse_drop(setting.fleet.drop).value();
+  replica->device_timeout_ns = setting.fleet.device_timeout_s * kNsPerS;
   const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
@@ -307,6 +309,14 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
                  "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
                  "drop layers that others hold, as in KunServe, and fetch them back after it")
       ->check(one_of({"off", "paper"}))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--device-timeout", setting.fleet.device_timeout_s,
+                 "Seconds after which devices that have a step to compute and end none have "
+                 "failed: their replica goes out of service, and its requests go on in others; 0: "
+                 "never. A step must take less")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0, 86'400))
       ->capture_default_str()
       ->group("Devices");
   add_morph_options(app, setting.morph);

@@ -18,6 +18,7 @@ struct FleetOptions {
   std::string router = "first-token";
   std::string scale = "off";
   std::string drop = "off";
+  int device_timeout_s = 300;  // 0: devices are not watched
 };
 
 // How one of a server's models is to be served, as a user states it.

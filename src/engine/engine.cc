@@ -181,30 +181,6 @@ void Engine::begin_request(Request request, TimeNs arrived_ns, TimeNs now_ns) {
   settle();
 }
 
-MovedRequest Engine::release(RequestId request, TimeNs now_ns) {
-  begin(now_ns);
-  MovedRequest moved{.sequence = scheduler_.release(request)};
-  const auto found = live_.find(request);
-  moved.live = std::move(found->second);
-  live_.erase(found);
-  timers_.erase({moved.live.timer_ns, request});
-  moved.live.timer_ns = -1;
-  if (steering_) {
-    add(moved.live.drawn_before, steering_->named(moved.live.drawn_at));
-  }
-  moved.live.drawn_at.clear();
-  settle();
-  return moved;
-}
-
-void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns) {
-  begin(now_ns);
-  const RequestId request = moved.sequence->asks.id;
-  scheduler_.adopt(std::move(moved.sequence), std::move(blocks), now_ns);
-  set_timer(request, live_.emplace(request, std::move(moved.live)).first->second);
-  settle();
-}
-
 void Engine::go_on(TimeNs now_ns) {
   begin(now_ns);
   held_ = false;
@@ -241,43 +217,6 @@ Result<Morph> Engine::wanted(const FormWish& wish) {
 
 std::optional<Form> Engine::form() const {
   return steering_ ? std::optional(steering_->committed()) : std::nullopt;
-}
-
-EngineState Engine::release_all(TimeNs now_ns) {
-  begin(now_ns);
-  check(quiet(), "an engine gives up all at rest only");
-  EngineState state{
-      .scheduler = scheduler_.release_all(), .live = std::exchange(live_, {}), .form_counts = {}};
-  if (steering_) {
-    state.form_counts = steering_->counts();
-  }
-  timers_.clear();
-  for (auto& [request, live] : state.live) {
-    live.timer_ns = -1;
-    if (steering_) {
-      add(live.drawn_before, steering_->named(live.drawn_at));
-    }
-    live.drawn_at.clear();
-  }
-  settle();
-  return state;
-}
-
-void Engine::absorb(EngineState state, TimeNs now_ns) {
-  begin(now_ns);
-  check(live_.empty(), "only an empty engine takes the place of others");
-  scheduler_.absorb(std::move(state.scheduler));
-  live_ = std::move(state.live);
-  if (steering_) {
-    if (state.form_counts) {
-      steering_->go_on_from(*state.form_counts);
-    }
-    steering_->tell_again();
-  }
-  for (auto& [request, live] : live_) {
-    set_timer(request, live);
-  }
-  settle();
 }
 
 void Engine::resume(RequestId request, TimeNs now_ns) {

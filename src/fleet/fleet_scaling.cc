@@ -33,9 +33,8 @@ std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::si
 }
 
 // The last token is never fed back, so it needs no KV.
-std::int64_t Fleet::blocks_needed(const Request& request) const {
-  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
-  const std::int64_t tokens = std::max(prompt, prompt + request.max_tokens - 1);
+std::int64_t Fleet::blocks_needed(std::int64_t prompt, std::int64_t max_tokens) const {
+  const std::int64_t tokens = std::max(prompt, prompt + max_tokens - 1);
   return ceil_div(tokens, std::int64_t{stations_.front().engine->block_tokens()});
 }
 
@@ -80,13 +79,13 @@ bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
   const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
   if (!std::all_of(candidates_.begin(), candidates_.end(), too_long) ||
       tokens > stations_.front().engine->limits().max_model_len ||
-      blocks_needed(request) > blocks_of_.back()) {
+      blocks_needed(std::ssize(request.prompt), request.max_tokens) > blocks_of_.back()) {
     return false;
   }
   OutputBatch batch{.at_ns = now_ns};
   batch.outputs.emplace_back(Accepted{request.id});
   batch.observation = at(ReplicaId{0}).observe();
-  held_.push_back({std::move(arrival.request), now_ns});
+  held_.push_back({.request = std::move(arrival.request), .arrived_ns = now_ns});
   sink_.emit(std::move(batch));
   return true;
 }
@@ -94,12 +93,20 @@ bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
 void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
   const HeldRequest held = std::move(held_[index]);
   held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
-  Finished finished{.request = held.request.id, .reason = reason};
-  finished.usage.prompt_tokens = static_cast<int>(held.request.prompt.size());
-  finished.times = {.arrived_ns = held.arrived_ns, .finished_ns = now_ns};
+  Finished finished{.request = held.asks().id, .reason = reason};
+  finished.usage.prompt_tokens = static_cast<int>(held.prompt_tokens());
+  finished.times = {.arrived_ns = held.arrived_ns};
+  if (held.moved) {
+    finished.usage = held.moved->sequence->usage;
+    finished.usage.output_at = held.moved->live.drawn_before;
+    finished.times = held.moved->live.times;
+  }
+  finished.times.finished_ns = now_ns;
   if (reason == FinishReason::kFailed) {
     finished.failure = fmt::format(
-        "the request needs a group of replicas, and none could be formed{}: send it again later",
+        "{}{}: send it again later",
+        held.moved ? "the request's replica has failed, and no other can go on with it"
+                   : "the request needs a group of replicas, and none could be formed",
         held.failed_attempts == 0 ? ""
                                   : fmt::format(" in {} attempts (the latest: {})",
                                                 held.failed_attempts, grouping_.failures().latest));
@@ -116,10 +123,12 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   bool too_late = false;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
-    if (stations_[i].parked || grouping_.changes(replica)) {
+    if (!in_service(i) || grouping_.changes(replica)) {
       continue;
     }
-    if (const auto refusal = at(replica).prospect(held.request, now_ns).refusal) {
+    const Prospect expected = held.moved ? at(replica).prospect(*held.moved->sequence)
+                                         : at(replica).prospect(held.request, now_ns);
+    if (const auto& refusal = expected.refusal) {
       too_late = too_late || refusal->code == ErrorCode::kExhausted;
       continue;
     }
@@ -132,20 +141,25 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   if (!best) {
     return too_late ? HandOver::kTooLate : HandOver::kTooLong;
   }
-  owner_.emplace(held.request.id, best->replica);
-  at(best->replica).begin_request(std::move(held.request), held.arrived_ns, now_ns);
-  failures_in_a_row_ = 0;
+  owner_.emplace(held.asks().id, best->replica);
+  if (held.moved) {
+    at(best->replica).adopt(*std::move(held.moved), {}, now_ns);
+  } else {
+    at(best->replica).begin_request(std::move(held.request), held.arrived_ns, now_ns);
+  }
+  attempts_.failed_in_a_row = 0;
   return HandOver::kDone;
 }
 
 // After a failure no policy asks for a group for a while, which is longer after each in a row.
 void Fleet::count_failures(TimeNs now_ns) {
   constexpr int kMostDoublings = 5;
-  if (grouping_.failures().count == failures_seen_) {
+  if (grouping_.failures().count == attempts_.failures_seen) {
     return;
   }
-  failures_seen_ = grouping_.failures().count;
-  no_group_before_ns_ = now_ns + (kNsPerS << std::min(failures_in_a_row_++, kMostDoublings));
+  attempts_.failures_seen = grouping_.failures().count;
+  attempts_.not_before_ns =
+      now_ns + (kNsPerS << std::min(attempts_.failed_in_a_row++, kMostDoublings));
   for (HeldRequest& held : held_) {
     ++held.failed_attempts;
   }
@@ -156,7 +170,7 @@ void Fleet::serve_held(TimeNs now_ns) {
   bool look_again = true;
   while (look_again) {
     const auto too_long = hand_over_held(now_ns);
-    look_again = too_long && now_ns >= no_group_before_ns_ && form_group(*too_long, now_ns);
+    look_again = too_long && now_ns >= attempts_.not_before_ns && form_group(*too_long, now_ns);
   }
 }
 
@@ -183,9 +197,10 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
 // Asks for a group that can hold a held request, or takes back an order to part one. If there can
 // be none, ends the request. Returns true if held requests should be looked at again now.
 bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
-  const std::int64_t blocks = blocks_needed(held_[index].request);
+  const HeldRequest& held = held_[index];
+  const std::int64_t blocks = blocks_needed(held.prompt_tokens(), held.asks().max_tokens);
   const std::string reason =
-      fmt::format("request {} needs {} KV blocks", held_[index].request.id.value, blocks);
+      fmt::format("request {} needs {} KV blocks", held.asks().id.value, blocks);
   if (const auto parting = grouping_.parting()) {
     return scale(*parting, reason, now_ns) && !grouping_.busy();
   }
@@ -195,7 +210,7 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   std::vector<ScaleUnit> units;
   bool at_rest = true;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (!stations_[i].parked) {
+    if (in_service(i)) {
       units.push_back(unit_of(i));
       at_rest = at_rest && stations_[i].engine->form_at_rest();
     }
@@ -232,7 +247,7 @@ void Fleet::scale_down(TimeNs now_ns) {
   std::erase_if(scaled_, [this](ReplicaId replica) { return !grouping_.is_group(replica); });
   for (const ReplicaId replica : scaled_) {
     const auto i = static_cast<std::size_t>(replica.value);
-    if (!stations_[i].parked && may_scale_down(unit_of(i))) {
+    if (in_service(i) && may_scale_down(unit_of(i))) {
       (void)grouping_.want({.groups = grouping_.homes_of(replica)},
                            "long requests have ended and half of the KV cache is free", false,
                            now_ns);

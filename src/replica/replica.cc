@@ -234,10 +234,10 @@ void Workers::join(const std::vector<ReplicaId>& replicas) {
   at(replicas.front()).join(others);
 }
 
-std::vector<Member> Workers::members(const EngineConfig& engine) const {
+std::vector<Member> Workers::members(const EngineConfig& engine, TimeNs device_timeout_ns) const {
   std::vector<Member> all;
   for (const auto& worker : workers_) {
-    all.push_back({engine, worker.get()});
+    all.push_back({engine, worker.get(), device_timeout_ns});
   }
   return all;
 }
@@ -271,8 +271,9 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
-             group_config(options, spec, *workers_)) {
+      fleet_(options.router,
+             workers_->members(engine_config(options, spec), options.device_timeout_ns), sink,
+             workers_.get(), group_config(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

@@ -37,6 +37,7 @@ struct ReplicaOptions {
   RouterPolicy router = RouterPolicy::kFirstToken;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
+  TimeNs device_timeout_ns = 0;  // see Member
 };
 
 // Returns true if the replicas may be joined and part again: there are several, on pages, of a
@@ -71,7 +72,8 @@ class Workers final : public KvExchange, public DeviceGroups {
   ~Workers() override;
 
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
-  std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
+  std::vector<Member> members(const EngineConfig& engine,
+                              TimeNs device_timeout_ns) const;  // one for each worker
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 
   void join(const std::vector<ReplicaId>& replicas) override;

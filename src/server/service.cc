@@ -158,6 +158,12 @@ void Service::deliver(const OutputBatch& batch) {
     }
   }
   if (batch.groups != nullptr) {
+    const std::size_t told = groups_ == nullptr ? 0 : groups_->failed.size();
+    for (std::size_t i = told; i < batch.groups->failed.size(); ++i) {
+      const ReplicaFailure& failure = batch.groups->failed[i];
+      log::error("replica {} is out of service: it {}; its requests go on in other replicas",
+                 failure.replica.value, failure.why);
+    }
     groups_ = batch.groups;
     metrics_.groups(*groups_);
   }

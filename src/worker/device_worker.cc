@@ -1,7 +1,7 @@
 #include "worker/device_worker.h"
 
 #include <algorithm>
-#include <semaphore>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -84,6 +84,7 @@ DeviceWorker::DeviceWorker(Built built, Handlers handlers)
       handlers_(std::move(handlers)),
       memory_(rank_->memory()),
       read_ahead_(built.place.device == 0 ? std::move(built.options.read_ahead) : nullptr),
+      place_(built.place),
       background_(std::min(
           1.0, built.options.background_share * device_of(built.options, built.place).threads)),
       swapper_({pages_.pool.get(), &background_, std::move(built.spec), built.options.form.shards,
@@ -97,15 +98,54 @@ DeviceWorker::DeviceWorker(Built built, Handlers handlers)
 }
 
 DeviceWorker::~DeviceWorker() {
-  finish();
+  check(finish(), "a device that hangs is not destroyed");
 }
 
-void DeviceWorker::finish() {
+bool DeviceWorker::finish() {
+  constexpr std::chrono::seconds kToWakeUp(1);
   entries_.close();
   if (thread_.joinable()) {
+    if (given_up_ && place_.fabric != nullptr) {
+      place_.fabric->progress().let_go(place_.on_fabric);
+    }
+    if (given_up_ && !thread_ends_.try_acquire_for(kToWakeUp)) {
+      thread_.detach();
+      return false;
+    }
     thread_.join();
   }
   background_.stop();
+  return true;
+}
+
+void DeviceWorker::push(DeviceEntry entry) {
+  if (!given_up_) {
+    entries_.push(std::move(entry));
+  }
+}
+
+void DeviceWorker::prepare(MorphId id, WantedWeights wanted) {
+  if (!given_up_) {
+    swapper_.prepare(id, std::move(wanted));
+  }
+}
+
+void DeviceWorker::prepare(MorphId id, const ResizeKv& resize) {
+  if (!given_up_) {
+    resizer_.prepare(id, resize);
+  }
+}
+
+bool DeviceWorker::holds_up() const {
+  const bool waits = place_.fabric != nullptr && place_.fabric->progress().waits(place_.on_fabric);
+  return runs_entry_ && !waits;
+}
+
+void DeviceWorker::give_up() {
+  given_up_ = true;
+  if (place_.fabric != nullptr) {
+    place_.fabric->progress().fail(place_.on_fabric);
+  }
 }
 
 // Reads one piece and posts the rest, so that other tasks run between two pieces.
@@ -117,6 +157,9 @@ void DeviceWorker::read_ahead() {
 }
 
 void DeviceWorker::abort(MorphId id) {
+  if (given_up_) {
+    return;
+  }
   swapper_.abort(id);
   resizer_.abort(id);
 }
@@ -126,12 +169,17 @@ void DeviceWorker::run_entries() {
   for (;;) {
     const std::vector<DeviceEntry> entries = entries_.pop_all();
     if (entries.empty()) {
-      return;  // closed and drained
+      break;  // closed and drained
     }
     for (const DeviceEntry& entry : entries) {
-      std::visit([this](const auto& what) { run(what); }, entry);
+      runs_entry_ = true;
+      if (!given_up_) {
+        std::visit([this](const auto& what) { run(what); }, entry);
+      }
+      runs_entry_ = false;
     }
   }
+  thread_ends_.release();
 }
 
 void DeviceWorker::run(const GroupStep& step) {
@@ -139,7 +187,9 @@ void DeviceWorker::run(const GroupStep& step) {
   std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
   background_.step_ends();
   for (HomeResult& result : results) {
-    handlers_.step_done(std::move(result));
+    if (!given_up_) {
+      handlers_.step_done(std::move(result));
+    }
   }
 }
 
@@ -185,7 +235,9 @@ void DeviceWorker::run(const std::vector<BlockMove>& moves) {
 
 void DeviceWorker::run(const KvCopy& copy) {
   rank_->copy_blocks(*copy.source, copy.moves);
-  copy.done();
+  if (!given_up_) {
+    copy.done();
+  }
 }
 
 }  // namespace protean

@@ -26,6 +26,11 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                     .Help("Changes of groups that turned back or were given up.")
                     .Register(registry)
                     .Add({{"model_name", model_name}})),
+      out_of_service_(BuildGauge()
+                          .Name("protean:replicas_out_of_service")
+                          .Help("Replicas whose devices have failed.")
+                          .Register(registry)
+                          .Add({{"model_name", model_name}})),
       together_(changes(registry, model_name, "group")),
       apart_(changes(registry, model_name, "replicas")) {}
 
@@ -50,6 +55,7 @@ void GroupMetrics::show(const GroupsStatus& status) {
   running_.Set(status.running ? 1 : 0);
   failures_.Increment(static_cast<double>(status.failures_total - failures_shown_));
   failures_shown_ = status.failures_total;
+  out_of_service_.Set(static_cast<double>(status.failed.size()));
   const RegroupRecord* latest = status.history.empty() ? nullptr : &status.history.back();
   show(together_, status.together_total, latest != nullptr && latest->together ? latest : nullptr);
   show(apart_, status.apart_total, latest != nullptr && !latest->together ? latest : nullptr);

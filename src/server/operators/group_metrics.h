@@ -33,6 +33,7 @@ class GroupMetrics {
   prometheus::Gauge& running_;
   prometheus::Counter& failures_;
   std::int64_t failures_shown_ = 0;
+  prometheus::Gauge& out_of_service_;
   Changes together_;
   Changes apart_;
 };

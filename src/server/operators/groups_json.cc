@@ -112,7 +112,15 @@ json::object shown_groups(const GroupsStatus& status, TimeNs now_ns, double unix
                                                 : json::value(json::string(status.waits_for));
     running = std::move(one);
   }
+  json::array failed;
+  for (const ReplicaFailure& failure : status.failed) {
+    failed.push_back(
+        json::object{{"replica", std::to_string(failure.replica.value)},
+                     {"at", unix_time_s - static_cast<double>(now_ns - failure.at_ns) / kNsPerS},
+                     {"reason", failure.why}});
+  }
   return {{"groups", std::move(groups)},
+          {"out_of_service", std::move(failed)},
           {"regrouping", std::move(running)},
           {"history", std::move(history)}};
 }
