@@ -2,6 +2,7 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <boost/json/serialize.hpp>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
@@ -328,6 +329,50 @@ Result<std::vector<TableArguments>> read_tables(const std::string& flag, const s
     ordered.push_back(std::move(table));
   }
   return ordered;
+}
+
+namespace {
+
+Status append_json(const std::string& flag, const boost::json::value& value,
+                   std::vector<std::string>& arguments) {
+  if (const auto* list = value.if_array()) {
+    for (const boost::json::value& item : *list) {
+      if (Status added = append_json(flag, item, arguments); !added.ok()) {
+        return added;
+      }
+    }
+  } else if (const bool* boolean = value.if_bool()) {
+    arguments.push_back((*boolean ? "--" : "--no-") + flag);
+  } else if (const auto* text = value.if_string()) {
+    arguments.push_back(fmt::format("--{}={}", flag, std::string_view(*text)));
+  } else if (value.is_number()) {
+    arguments.push_back(fmt::format("--{}={}", flag, boost::json::serialize(value)));
+  } else {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "'{}' must be a string, number, boolean or a list of them", flag);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> read_flags(const boost::json::object& fields,
+                                            const CLI::App& app) {
+  std::vector<std::string> arguments;
+  for (const auto& [key, value] : fields) {
+    std::string flag(key);
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (!knows(app, flag)) {
+      return make_error(ErrorCode::kInvalidArgument, "'{}' is no flag of a model: {}",
+                        std::string_view(key),
+                        advice(nearest(flag, flags_of(app)), "protean serve"));
+    }
+    const bool switched_off = value == false && !knows(app, "no-" + flag);
+    if (Status added = switched_off ? Status() : append_json(flag, value, arguments); !added.ok()) {
+      return added.error();
+    }
+  }
+  return arguments;
 }
 
 void name_environment(CLI::App& app) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <boost/json/object.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,10 @@ struct TableArguments {
 // whose keys are flags of `app` without the dashes. Returns the tables in the order of the file.
 Result<std::vector<TableArguments>> read_tables(const std::string& flag, const std::string& path,
                                                 const CLI::App& app);
+
+// Reads a JSON object whose keys are flags of `app` without the dashes, with - or _, and whose
+// values are strings, numbers, booleans or lists of them. Returns them as arguments.
+Result<std::vector<std::string>> read_flags(const boost::json::object& fields, const CLI::App& app);
 
 // Gives every --flag of `app` and its subcommands the environment variable PROTEAN_FLAG, and
 // documents --config. A flag that means what the argument MODEL does has no variable, because

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "apps/replica_loader.h"
 #include "apps/served_models.h"
 #include "apps/version.h"
 #include "base/log_output.h"
@@ -177,7 +178,8 @@ int run_serve(ServeOptions& options) {
     return exit_with(settings.error());
   }
   // Only a policy or an operator changes the form.
-  auto models = open_models(*std::move(settings), options.server.admin.port >= 0);
+  const bool may_morph = options.server.admin.port >= 0;
+  auto models = open_models(*std::move(settings), may_morph);
   if (!models.ok()) {
     return exit_with(models.error());
   }
@@ -213,10 +215,14 @@ int run_serve(ServeOptions& options) {
     return exit_with(listening.error());
   }
   std::thread io([&server] { server.run(); });
-  const auto replicas = load(*models, server);
+  auto replicas = load(*models, server);
+  std::unique_ptr<ReplicaLoader> loader;
   if (replicas.ok()) {
     loaded = true;
-    server.set_ready();
+    loader = std::make_unique<ReplicaLoader>(
+        *models, *std::move(replicas), server,
+        ReplicaLoader::Defaults{.setting = options.model, .may_morph = may_morph});
+    server.set_ready(loader.get());
     notify_systemd("READY=1\nSTATUS=serving " + names_of(*models));
     log_ready(options.server, server);
   } else {

@@ -130,21 +130,30 @@ void add_table_flags(CLI::App& app, ModelSetting& setting) {
   app.add_option("--model", setting.model.model);
 }
 
-// Reads a model's table: the flags that `common` has otherwise.
-Result<ModelSetting> setting_of(const ModelSetting& common, const TableArguments& table,
-                                const std::string& path) {
+// Returns the setting of a model with flags that `common` has otherwise.
+Result<ModelSetting> setting_of(const ModelSetting& common, const std::string& name,
+                                const std::vector<std::string>& flags) {
   ModelSetting setting = common;
-  setting.name = table.name;
+  setting.name = name;
   CLI::App app;
   add_table_flags(app, setting);
-  std::vector<std::string> arguments(table.arguments.rbegin(), table.arguments.rend());
   try {
-    app.parse(arguments);  // takes them from the back
+    app.parse(std::vector<std::string>(flags.rbegin(), flags.rend()));  // takes them from the back
   } catch (const CLI::ParseError& error) {
-    return make_error(ErrorCode::kInvalidArgument, "--models {}: [{}]: {}", path, table.name,
-                      error.what());
+    return make_error(ErrorCode::kInvalidArgument, "{}", error.what());
   }
-  if (setting.model.model.empty()) {
+  return setting;
+}
+
+// Reads a model's table of the file `path`.
+Result<ModelSetting> setting_of(const ModelSetting& common, const TableArguments& table,
+                                const std::string& path) {
+  auto setting = setting_of(common, table.name, table.arguments);
+  if (!setting.ok()) {
+    return make_error(ErrorCode::kInvalidArgument, "--models {}: [{}]: {}", path, table.name,
+                      setting.error().message);
+  }
+  if (setting->model.model.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--models {}: [{}] needs model = \"MODEL\", a path or a name on a hub", path,
                       table.name);
@@ -195,10 +204,6 @@ bool has_policy(const ModelSetting& setting) {
   return setting.morph.mode != "off" || setting.fleet.scale != "off" || setting.fleet.drop != "off";
 }
 
-std::int64_t memory_of(const Sizing& sizing) {
-  return sizing.device_bytes * std::ssize(sizing.devices);
-}
-
 // Sizes a model for an equal part of what `machine` has free, `parts` in all; if that is too
 // little, for everything that is free.
 Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
@@ -214,6 +219,7 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                         machine);
 }
 
+// The model's files are on disk.
 Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine& machine,
                              int parts) {
   const auto grammars = parse_bytes(setting.grammar_memory);
@@ -224,9 +230,6 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   }
   if (const Status grouped = check_groups(setting); !grouped.ok()) {
     return grouped.error();
-  }
-  if (const Status located = locate_model(setting.model); !located.ok()) {
-    return located.error();
   }
   auto files = open_model_files(setting.model);
   if (!files.ok()) {
@@ -262,11 +265,14 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   ServedModel served =
       served_model(setting, *opened, *replica, *tool_format, static_cast<std::size_t>(*grammars));
   Inbox& events = *inbox;
-  return OpenModel{.setting = std::move(setting),
-                   .files = std::move(opened),
-                   .replica = *std::move(replica),
-                   .inbox = std::move(inbox),
-                   .hosted = {std::move(served), {.max_outstanding = most}, events}};
+  return OpenModel{
+      .setting = std::move(setting),
+      .files = std::move(opened),
+      .replica = *std::move(replica),
+      .inbox = std::move(inbox),
+      .hosted = {std::move(served),
+                 {.max_outstanding = most, .sleep_idle_ns = setting.sleep_idle_s * kNsPerS},
+                 events}};
 }
 
 }  // namespace
@@ -280,6 +286,11 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
          "Name by which clients may call the model (default its name on the hub, or the path's "
          "last part). May be repeated")
       ->type_name("NAME");
+  app.add_option("--sleep-idle-seconds", setting.sleep_idle_s,
+                 "Give the model's weights and KV cache back after so many seconds without a "
+                 "request; the next one loads it again. 0 is never")
+      ->check(whole_number(0, 1 << 30))
+      ->capture_default_str();
   app.add_option("--max-num-queued-reqs", setting.max_queued,
                  "Most requests that wait in addition to --max-num-seqs; more are answered 429")
       ->check(whole_number(0, 1 << 20))
@@ -382,6 +393,28 @@ Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
   return settings;
 }
 
+Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,
+                                   const boost::json::object& fields) {
+  ModelSetting plain = common;  // what belongs to one model only is not common
+  plain.model.model.clear();
+  plain.model.name.clear();
+  plain.served_names.clear();
+  CLI::App app;
+  add_table_flags(app, plain);
+  boost::json::object flags = fields;
+  flags.erase("name");
+  const auto arguments = read_flags(flags, app);
+  if (!arguments.ok()) {
+    return arguments.error();
+  }
+  auto setting = setting_of(plain, name, *arguments);
+  if (setting.ok() && setting->model.model.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "\"model\" is missing: a path, or a name on a hub that was pulled");
+  }
+  return setting;
+}
+
 Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
   if (count == 1) {
     return errors.front();
@@ -394,6 +427,29 @@ Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
           fmt::format("{} of {} models cannot be served: {}", errors.size(), count, all)};
 }
 
+std::int64_t memory_of(const OpenModel& model) {
+  const Sizing& sizing = model.replica.sizing;
+  return sizing.device_bytes * std::ssize(sizing.devices);
+}
+
+const std::string& name_of(const OpenModel& model) {
+  return model.hosted.model.names.front();
+}
+
+Result<OpenModel> open_further_model(ModelSetting setting, bool may_morph,
+                                     std::int64_t claimed_bytes) {
+  if (const Status found = find_model(setting.model); !found.ok()) {
+    return found.error();
+  }
+  Machine machine = this_machine();
+  machine.free_memory_bytes -= std::min(claimed_bytes, machine.free_memory_bytes);
+  auto model = open_model(std::move(setting), may_morph, machine, 2);
+  if (model.ok()) {
+    log_start(*model->files, model->replica.sizing);
+  }
+  return model;
+}
+
 Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph) {
   Machine machine = this_machine();
   const auto count = static_cast<int>(settings.size());
@@ -402,10 +458,12 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
   std::int64_t taken_bytes = 0;
   for (int i = 0; i < count; ++i) {
     const std::string name = settings[static_cast<std::size_t>(i)].name;
-    auto model =
-        open_model(std::move(settings[static_cast<std::size_t>(i)]), may_morph, machine, count - i);
+    ModelSetting& setting = settings[static_cast<std::size_t>(i)];
+    const Status located = locate_model(setting.model);
+    auto model = located.ok() ? open_model(std::move(setting), may_morph, machine, count - i)
+                              : located.error();
     if (model.ok()) {
-      const std::int64_t bytes = memory_of(model->replica.sizing);
+      const std::int64_t bytes = memory_of(*model);
       taken_bytes += bytes;
       machine.free_memory_bytes -= std::min(bytes, machine.free_memory_bytes);
       models.push_back(*std::move(model));

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <boost/json/object.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +32,7 @@ struct ModelSetting {
   std::string intent;  // empty: the other options say how to serve
   std::vector<std::string> served_names;
   int max_queued = 1024;
+  int sleep_idle_s = 0;  // 0: the model never sleeps
   std::string grammar_memory = "256MiB";
   std::string tool_call_parser = "auto";
   std::string pooling = "mean";
@@ -45,6 +48,11 @@ Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
                                                  const std::vector<std::string>& texts,
                                                  const std::string& path);
 
+// Returns the setting of a model that a JSON object describes: "model" and the flags that differ
+// from `common`, as in a table of such a file.
+Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,
+                                   const boost::json::object& fields);
+
 // A model whose files are open and whose memory is chosen. Its weights are still on disk.
 struct OpenModel {
   ModelSetting setting;
@@ -59,6 +67,17 @@ struct OpenModel {
 // free, or all of it if the model does not fit an equal part. Errors name all models that cannot be
 // opened. If `may_morph`, forms may change even if no policy changes them.
 Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph);
+
+// Opens a model while others are served. It may take half of the free memory less `claimed_bytes`,
+// or all of it if it does not fit that. Its files must be on disk: nothing is fetched.
+Result<OpenModel> open_further_model(ModelSetting setting, bool may_morph,
+                                     std::int64_t claimed_bytes);
+
+// The memory that a model's devices take.
+std::int64_t memory_of(const OpenModel& model);
+
+// The name by which logs call a model.
+const std::string& name_of(const OpenModel& model);
 
 // Loads a model: learns what its steps cost, packs the weights that its policy may ask for, and
 // starts its replicas. `model` and `sink` outlive them.

@@ -72,6 +72,13 @@ class BoundedQueue {
     ready_.notify_all();
   }
 
+  // Empties a queue that was closed and lets it be used again. Nothing else uses it meanwhile.
+  void reopen() {
+    const std::lock_guard lock(mutex_);
+    items_.clear();
+    closed_ = false;
+  }
+
  private:
   const std::size_t capacity_;
   std::mutex mutex_;

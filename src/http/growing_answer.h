@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,7 +42,8 @@ class GrowingAnswer {
   // Ends the answer because its client has left. Does nothing if the answer is done.
   virtual void abandon() = 0;
 
-  std::function<void()> on_change;  // called when the above may have changed
+  std::function<void()> on_change;    // called when the above may have changed
+  std::shared_ptr<const void> owner;  // what the answer refers to; may be null
 };
 
 }  // namespace protean

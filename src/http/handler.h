@@ -14,6 +14,7 @@ namespace protean {
 // A reply or an answer that comes later. On the io thread, one of the two is set and on_ready is
 // called.
 struct PendingReply {
+  std::shared_ptr<const void> owner;  // what the others refer to, destroyed last; may be null
   std::optional<HttpReply> reply;
   std::shared_ptr<GrowingAnswer> answer;
   std::function<void()> on_ready;

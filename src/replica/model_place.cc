@@ -58,7 +58,12 @@ Result<fs::path> pull_model(const hub::HubSettings& settings, const hub::ModelNa
   });
 }
 
-Result<std::string> locate_model(const std::string& model) {
+namespace {
+
+// Fetches a model from the hub that the cache lacks.
+using Fetch = std::function<Result<fs::path>(const hub::HubSettings&, const hub::ModelName&)>;
+
+Result<std::string> locate_model(const std::string& model, const Fetch& fetch) {
   std::error_code ignored;
   if (fs::exists(model, ignored) || is_path(model)) {
     return model;  // opening it says whether it exists
@@ -76,8 +81,7 @@ Result<std::string> locate_model(const std::string& model) {
   if (cached.ok() && *cached && (*cached)->missing.empty()) {
     return (*cached)->path.string();
   }
-  const auto path = with_progress(
-      model, [&](const hub::PullEvents& events) { return hub::obtain(*settings, *name, events); });
+  const auto path = fetch(*settings, *name);
   if (!path.ok()) {
     return make_error(path.error().code, "{} is no file or folder here; {}", model,
                       path.error().message);
@@ -85,8 +89,7 @@ Result<std::string> locate_model(const std::string& model) {
   return path->string();
 }
 
-Status locate_model(ModelOptions& options) {
-  auto path = locate_model(options.model);
+Status name_place(ModelOptions& options, Result<std::string> path) {
   if (!path.ok()) {
     return path.error();
   }
@@ -95,6 +98,27 @@ Status locate_model(ModelOptions& options) {
     options.model = *std::move(path);
   }
   return {};
+}
+
+}  // namespace
+
+Result<std::string> locate_model(const std::string& model) {
+  return locate_model(model, [&](const hub::HubSettings& settings, const hub::ModelName& name) {
+    return with_progress(
+        model, [&](const hub::PullEvents& events) { return hub::obtain(settings, name, events); });
+  });
+}
+
+Status locate_model(ModelOptions& options) {
+  return name_place(options, locate_model(options.model));
+}
+
+Status find_model(ModelOptions& options) {
+  const auto refuse = [&](const hub::HubSettings&, const hub::ModelName&) -> Result<fs::path> {
+    return make_error(ErrorCode::kNotFound,
+                      "the cache of models from hubs lacks it: run protean pull {}", options.model);
+  };
+  return name_place(options, locate_model(options.model, refuse));
 }
 
 std::string model_name_at(const fs::path& path) {

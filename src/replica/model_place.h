@@ -19,6 +19,10 @@ Result<std::string> locate_model(const std::string& model);
 // Does the same for options.model, and keeps the name that the user gave in options.name.
 Status locate_model(ModelOptions& options);
 
+// Does the same without fetching anything: fails if the model is neither on disk nor in the cache.
+// May run at any time.
+Status find_model(ModelOptions& options);
+
 // Fetches a model from the hub even if the cache has it, which finds a newer commit of a branch.
 Result<std::filesystem::path> pull_model(const hub::HubSettings& settings,
                                          const hub::ModelName& name);

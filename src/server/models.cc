@@ -64,9 +64,22 @@ std::string named_model(const RouteMatch& match, const std::string& body) {
   return without_latest(std::move(name));
 }
 
+// An answer that comes later keeps its model's service.
+Service::Answer kept(Service::Answer answer, const Service& service) {
+  if (const auto* growing = std::get_if<std::shared_ptr<GrowingAnswer>>(&answer)) {
+    (*growing)->owner = service.owner.lock();
+  } else if (const auto* pending = std::get_if<std::shared_ptr<PendingReply>>(&answer)) {
+    (*pending)->owner = service.owner.lock();
+  }
+  return answer;
+}
+
 HttpReply ollama_list(const std::vector<Service*>& services, bool running) {
   json::array all;
   for (const Service* service : services) {
+    if (running && service->residence() != Residence::kAwake) {
+      continue;
+    }
     const json::array some = running ? ollama_running(service->model())
                                      : ollama_tags(service->model(), service->created_s());
     all.insert(all.end(), some.begin(), some.end());
@@ -179,14 +192,14 @@ Models::Answer Models::answer(const HttpCall& call) {
 // body.
 Models::Answer Models::answer_by_body(const RouteMatch& match, const HttpCall& call) const {
   if (services_.size() == 1) {
-    return services_.front()->handle(call);
+    return kept(services_.front()->handle(call), *services_.front());
   }
   const std::string name = named_model(match, call.body);
   Service* service = name.empty() ? services_.front() : find(name);
   if (service == nullptr) {
     return error_reply(unknown(excerpt(name)), match.errors, call.request_id);
   }
-  return service->handle(call);
+  return kept(service->handle(call), *service);
 }
 
 HttpReply Models::list_reply() const {

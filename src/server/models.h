@@ -17,7 +17,7 @@ namespace protean {
 // concern all models, such as the list of them, itself. Belongs to the io thread.
 class Models final : public HttpHandler {
  public:
-  // The services, at least one, outlive this object. No two share a name.
+  // The services, at least one, outlive this object or are removed. No two share a name.
   Models(std::vector<Service*> services, ApiKeys keys);
 
   std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
@@ -29,6 +29,10 @@ class Models final : public HttpHandler {
   bool draining() const override { return state() == ServerState::kDraining; }
 
   const std::vector<Service*>& services() const { return services_; }
+  // Adds a model whose names no other one has.
+  void add(Service& service) { services_.push_back(&service); }
+  // Removes a model, which is not the only one: its names are unknown from now on.
+  void remove(Service& service) { std::erase(services_, &service); }
   // Returns the service of the model with that name; null if there is none.
   Service* find(std::string_view name) const;
   // Returns the error for a name that no model has. `shown` is the name as UTF-8.
@@ -45,7 +49,7 @@ class Models final : public HttpHandler {
   HttpReply load_reply() const;
   HttpReply health_reply() const;
 
-  const std::vector<Service*> services_;
+  std::vector<Service*> services_;
   const ApiKeys keys_;
 };
 

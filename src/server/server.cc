@@ -20,6 +20,7 @@
 #include "server/models.h"
 #include "server/operators/admin.h"
 #include "server/operators/tracer.h"
+#include "server/residents.h"
 
 namespace protean {
 namespace {
@@ -61,22 +62,23 @@ class Server::Impl {
   Impl(const ServerOptions& options, std::vector<HostedModel> models, const std::string& version,
        Environment environment)
       : options_(options),
-        clock_(environment.clock),
-        random_(environment.random),
-        hosts_(hosts(std::move(models), version, with_aside(std::move(environment)))),
-        models_(services(), options.keys),
+        version_(version),
+        environment_(with_aside(std::move(environment))),
+        residents_(io_, hosts(std::move(models)), options.keys, environment_.clock),
+        models_(residents_.models()),
         bodies_(options.http.max_inflight_body_bytes),
-        admin_(models_, {.keys = options.admin.keys, .drain = [this] { stop(); }}),
+        admin_(models_,
+               {.keys = options.admin.keys, .drain = [this] { stop(); }, .residents = residents_}),
         public_(io_, {.handler = models_,
                       .limits = options_.http,
-                      .random = random_,
+                      .random = environment_.random,
                       .cors = cors_,
                       .pages = pages_,
                       .bodies = bodies_,
                       .on_idle = [this] { close_when_drained(); }}),
         operators_(io_, {.handler = admin_,
                          .limits = options_.http,
-                         .random = random_,
+                         .random = environment_.random,
                          .cors = no_origins_,
                          .pages = operator_pages_,
                          .bodies = bodies_,
@@ -89,29 +91,18 @@ class Server::Impl {
   int port() const { return public_.port(); }
   int admin_port() const { return operators_.port(); }
   void run();
-  void set_ready();
+  void set_ready(ModelLoader* loader);
+  void fell_asleep(std::size_t model);
+  void woke(std::size_t model, Status loaded);
   void stop();
   void reload_tls();
-  TokenSink& sink(std::size_t model) { return *hosts_.at(model); }
+  std::shared_ptr<Host> host(HostedModel model);
+  void deployed(std::shared_ptr<TokenSink> host);
+  void failed(std::string name, Error error);
+  TokenSink& sink(std::size_t model) { return residents_.sink(model); }
 
  private:
-  // The service of a model, and where its engines emit.
-  struct Host final : TokenSink {
-    Host(Impl& to, HostedModel hosted, const std::string& version, const Environment& environment)
-        : impl(to),
-          service(hosted.limits, hosted.model,
-                  {.model_name = hosted.model.names.front(), .version = version}, environment,
-                  hosted.inbox) {}
-    void emit(OutputBatch batch) override { impl.post({&service, std::move(batch)}); }
-
-    Impl& impl;
-    Service service;
-  };
-
-  std::vector<std::unique_ptr<Host>> hosts(std::vector<HostedModel> models,
-                                           const std::string& version,
-                                           const Environment& environment);
-  std::vector<Service*> services() const;
+  std::vector<std::shared_ptr<Host>> hosts(std::vector<HostedModel> models);
   void post(Mailbox::Letter letter);
   Status listen_public();
   Status listen_admin();
@@ -126,12 +117,12 @@ class Server::Impl {
   void await_watch_due();
 
   const ServerOptions options_;
-  const Clock clock_;
-  const RandomSource random_;
-  std::vector<std::unique_ptr<Host>> hosts_;  // of each model
-  Models models_;
+  const std::string version_;
+  const Environment environment_;
   Mailbox mailbox_;
   asio::io_context io_{1};
+  Residents residents_;
+  Models& models_;
   Cors cors_;        // fixed by listen()
   PageGuard pages_;  // fixed by listen()
   const Cors no_origins_;
@@ -156,21 +147,27 @@ Environment Server::Impl::with_aside(Environment environment) {
   return environment;
 }
 
-std::vector<std::unique_ptr<Server::Impl::Host>> Server::Impl::hosts(
-    std::vector<HostedModel> models, const std::string& version, const Environment& environment) {
-  std::vector<std::unique_ptr<Host>> made;
-  for (HostedModel& model : models) {
-    made.push_back(std::make_unique<Host>(*this, std::move(model), version, environment));
-  }
+std::shared_ptr<Host> Server::Impl::host(HostedModel model) {
+  auto made = std::make_shared<Host>(std::move(model), version_, environment_,
+                                     [this](Service& to, OutputBatch batch) {
+                                       post({&to, std::move(batch)});
+                                     });
+  made->service.owner = made;
+  made->service.on_answered = [this](const AnswerRecord& record) {
+    log_answer(record);
+    if (tracer_ != nullptr) {
+      tracer_->add(record);
+    }
+  };
   return made;
 }
 
-std::vector<Service*> Server::Impl::services() const {
-  std::vector<Service*> all;
-  for (const auto& host : hosts_) {
-    all.push_back(&host->service);
+std::vector<std::shared_ptr<Host>> Server::Impl::hosts(std::vector<HostedModel> models) {
+  std::vector<std::shared_ptr<Host>> made;
+  for (HostedModel& model : models) {
+    made.push_back(host(std::move(model)));
   }
-  return all;
+  return made;
 }
 
 Status Server::Impl::listen() {
@@ -253,16 +250,10 @@ Status Server::Impl::start_tracing() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   tracer_ = std::make_unique<Tracer>(Tracer::Setting{
       .endpoint = *endpoint,
-      .version = models_.services().front()->version(),
+      .version = version_,
       .unix_offset_ns =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - clock_(),
-      .random = random_});
-  for (Service* service : models_.services()) {
-    service->on_answered = [this](const AnswerRecord& record) {
-      log_answer(record);
-      tracer_->add(record);
-    };
-  }
+          std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - environment_.clock(),
+      .random = environment_.random});
   return {};
 }
 
@@ -293,11 +284,32 @@ void Server::Impl::reload_tls() {
   });
 }
 
-void Server::Impl::set_ready() {
-  asio::post(io_, [this] {
+void Server::Impl::set_ready(ModelLoader* loader) {
+  asio::post(io_, [this, loader] {
     if (models_.state() == ServerState::kLoading) {
       models_.set_state(ServerState::kReady);
+      residents_.start(loader);
     }
+  });
+}
+
+void Server::Impl::fell_asleep(std::size_t model) {
+  asio::post(io_, [this, model] { residents_.fell_asleep(model); });
+}
+
+void Server::Impl::woke(std::size_t model, Status loaded) {
+  asio::post(io_, [this, model, loaded = std::move(loaded)] { residents_.woke(model, loaded); });
+}
+
+void Server::Impl::deployed(std::shared_ptr<TokenSink> host) {
+  asio::post(io_, [this, host = std::static_pointer_cast<Host>(std::move(host))]() mutable {
+    residents_.deployed(std::move(host));
+  });
+}
+
+void Server::Impl::failed(std::string name, Error error) {
+  asio::post(io_, [this, name = std::move(name), error = std::move(error)] {
+    residents_.failed(name, error);
   });
 }
 
@@ -346,6 +358,7 @@ void Server::Impl::close_all() {
   drain_.cancel();
   beat_.cancel();
   watch_.cancel();
+  residents_.stop();
   public_.close();
   operators_.close();
 }
@@ -373,7 +386,8 @@ void Server::Impl::await_watch_due() {
   if (!due_ns || watch_.expiry() > std::chrono::steady_clock::now()) {
     return;
   }
-  watch_.expires_after(std::chrono::nanoseconds(std::max<TimeNs>(*due_ns - clock_(), 0)));
+  watch_.expires_after(
+      std::chrono::nanoseconds(std::max<TimeNs>(*due_ns - environment_.clock(), 0)));
   watch_.async_wait([this](const error_code& ec) {
     if (!ec) {
       for (Service* service : models_.services()) {
@@ -401,14 +415,29 @@ int Server::admin_port() const {
 void Server::run() {
   impl_->run();
 }
-void Server::set_ready() {
-  impl_->set_ready();
+void Server::set_ready(ModelLoader* loader) {
+  impl_->set_ready(loader);
+}
+void Server::fell_asleep(std::size_t model) {
+  impl_->fell_asleep(model);
+}
+void Server::woke(std::size_t model, Status loaded) {
+  impl_->woke(model, std::move(loaded));
 }
 void Server::stop() {
   impl_->stop();
 }
 void Server::reload_tls() {
   impl_->reload_tls();
+}
+std::shared_ptr<TokenSink> Server::host(HostedModel model) {
+  return impl_->host(std::move(model));
+}
+void Server::deployed(std::shared_ptr<TokenSink> host) {
+  impl_->deployed(std::move(host));
+}
+void Server::failed(std::string name, Error error) {
+  impl_->failed(std::move(name), std::move(error));
 }
 TokenSink& Server::sink(std::size_t model) {
   return impl_->sink(model);

@@ -13,6 +13,7 @@
 #include "ports/event.h"
 #include "ports/token_sink.h"
 #include "server/answer/served_model.h"
+#include "server/residence.h"
 #include "server/service.h"
 
 namespace protean {
@@ -47,11 +48,12 @@ struct ServerOptions {
 };
 
 // A model of a server: how clients see it, how many requests it takes, and the inbox of its
-// engines, which outlives the server.
+// engines. What it refers to outlives the server, or is kept by `keeps`.
 struct HostedModel {
   ServedModel model;
   ServiceLimits limits;
   BoundedQueue<Event>& inbox;
+  std::shared_ptr<const void> keeps;  // what the model refers to, inbox included; may be null
 };
 
 // The HTTP server. run() serves on the calling thread, which becomes the io thread. Begins in the
@@ -69,7 +71,16 @@ class Server {
   void run();  // called after listen(); returns when stop() is done
 
   // The following may be called from any thread, but not from a signal handler.
-  void set_ready();
+  // The models are loaded. With a loader, which outlives run(), models may sleep.
+  void set_ready(ModelLoader* loader = nullptr);
+  // The loader has unloaded a model, or loaded it, which may have failed.
+  void fell_asleep(std::size_t model);
+  void woke(std::size_t model, Status loaded);
+  // A further model is being deployed: its engines may emit into what host() returns. With
+  // deployed() it serves; failed() says why it does not.
+  std::shared_ptr<TokenSink> host(HostedModel model);
+  void deployed(std::shared_ptr<TokenSink> host);
+  void failed(std::string name, Error error);
   // Refuses new requests with 503 and closes connections that are receiving a body. Lets running
   // answers finish for drain_timeout_ms, then ends them with an error. A second call ends them at
   // once.

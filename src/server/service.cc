@@ -56,7 +56,7 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       version_(labels.version),
       environment_(std::move(environment)),
       created_s_(environment_.unix_time_s()),
-      inbox_(inbox),
+      engines_(inbox, environment_.clock),
       metrics_(labels, model_.replicas),
       feed_(environment_.unix_time_s() * kNsPerS - environment_.clock()),
       seen_(static_cast<std::size_t>(model_.replicas), {.kv_blocks = model_.form.form.kv.blocks}),
@@ -68,6 +68,7 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
     metrics_.form(ReplicaId{replica}, model_.form);
   }
   feed_.state(state_json(kWatched), form(kWatched), now_ns());
+  engines_.on_change = [this](Residence residence) { show_residence(residence); };
 }
 
 Service::Answer Service::handle(const HttpCall& call) {
@@ -229,6 +230,7 @@ void Service::on(const Finished& finished, const OutputBatch& batch) {
     live->generation->finished(live->choice, finished);
     record(finished, batch.replica, *live);
     live_.erase(finished.request);
+    engines_.use();
   }
 }
 
@@ -267,7 +269,8 @@ json::object Service::state_json(ReplicaId replica) const {
   constexpr std::array kStates{"loading", "ready", "draining"};
   json::object shown{{"state", kStates.at(static_cast<std::size_t>(state_))},
                      {"model", model_.names.front()},
-                     {"version", version_}};
+                     {"version", version_},
+                     {"residence", to_string(residence())}};
   for (const json::key_value_pair& field : shown_status(form(replica))) {
     shown.emplace(field.key(), field.value());
   }
@@ -307,7 +310,7 @@ void Service::cancel_unwanted(const Generation& generation) {
     if (found != live_.end() && !found->second.cancelled &&
         !generation.wants_more(found->second.choice)) {
       found->second.cancelled = true;
-      inbox_.push({environment_.clock(), Cancel{request}});
+      engines_.tell({environment_.clock(), Cancel{request}});
     }
   }
 }

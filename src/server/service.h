@@ -21,6 +21,7 @@
 #include "server/answer/generation.h"
 #include "server/answer/served_model.h"
 #include "server/background_work.h"
+#include "server/engine_inbox.h"
 #include "server/openai/text_endpoints.h"
 #include "server/operators/live_feed.h"
 #include "server/operators/metrics.h"
@@ -30,6 +31,7 @@ namespace protean {
 
 struct ServiceLimits {
   int max_outstanding = 1024;  // requests running and waiting at once; beyond, 429
+  TimeNs sleep_idle_ns = 0;    // without requests, after which the model sleeps; 0: it never does
 };
 
 // The sources of time, randomness and background threads.
@@ -72,6 +74,23 @@ class Service {
   const std::string& version() const { return version_; }
   std::int64_t created_s() const { return created_s_; }
   std::int64_t outstanding() const;  // requests that are being prepared, wait or run
+
+  // The following change whether the engines are in memory, which starts as awake. Events for a
+  // model that is not awake are kept until woke(), in their order.
+  Residence residence() const { return engines_.residence(); }
+  // Returns true if the model may sleep: it is awake and nothing waits for its engines.
+  bool may_sleep() const;
+  // Returns when the model is to sleep unless it is used before; nothing if it is not to.
+  std::optional<TimeNs> sleep_due_ns() const;
+  void fall_asleep();
+  // The engines are unloaded. Calls on_wanted if events came meanwhile.
+  void fell_asleep() { engines_.fell_asleep(); }
+  // Begins to wake a model that sleeps: calls on_wanted.
+  void wake() { engines_.wake(); }
+  // The engines are loaded, or an error says why they are not: then all that waits for them fails.
+  void woke(const Status& loaded);
+  // Ends the streams to operators: the model is removed.
+  void leave() { feed_.end(); }
   // The state and form of a replica from 0 to replicas() - 1.
   int replicas() const { return model_.replicas; }
   const Observation& last_seen(ReplicaId replica) const { return seen_[index(replica)]; }
@@ -102,6 +121,10 @@ class Service {
 
   // Called for each accepted request when all its choices have ended.
   std::function<void(const AnswerRecord&)> on_answered = log_answer;
+  // What keeps the service: its answers share it. Expired: it is kept otherwise.
+  std::weak_ptr<const void> owner;
+  // Called when a model that sleeps is to be loaded.
+  std::function<void()> on_wanted;
 
  private:
   // A request that was given to the engine and has not ended.
@@ -154,6 +177,7 @@ class Service {
   void answer_wish(std::uint64_t wish, const Result<boost::json::object>& shown);
   void record(const Finished& finished, ReplicaId replica, const Live& live);
   void cancel_unwanted(const Generation& generation);
+  void show_residence(Residence residence);
   Live* touch(RequestId request);
   std::optional<ApiError> refuse_count(std::int64_t choices) const;
   ApiError queue_full() const;
@@ -163,20 +187,19 @@ class Service {
   const std::string version_;
   const Environment environment_;
   const std::int64_t created_s_;
-  BoundedQueue<Event>& inbox_;
+  EngineInbox engines_;
   Metrics metrics_;
   LiveFeed feed_;
   LiveMap live_;
   std::unordered_map<std::shared_ptr<Generation>, std::int64_t>
       pending_;  // being prepared, with their number of choices
   std::vector<std::shared_ptr<Generation>> touched_;  // by the batch that is being delivered
-  std::uint64_t last_request_ = 0;
+  std::uint64_t last_id_ = 0;                         // of requests and wishes
   ServerState state_ = ServerState::kLoading;
   std::vector<Observation> seen_;                         // by replica
   std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
   std::shared_ptr<const GroupsStatus> groups_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
-  std::uint64_t last_wish_ = 0;
 };
 
 // Returns the error for a model that is not among `names`. `shown` is its name as UTF-8.

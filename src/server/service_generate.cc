@@ -118,14 +118,15 @@ Service::Answer Service::answer_later(const HttpCall& call,
                                       std::function<Finish(const HttpCall& call)> slow) {
   auto pending = std::make_shared<PendingReply>();
   auto copy = std::make_shared<HttpCall>(call);
-  const bool taken = environment_.aside(
-      [copy, slow = std::move(slow), waiting = std::weak_ptr(pending)]() -> BackgroundWork::Done {
+  const bool taken =
+      environment_.aside([copy, slow = std::move(slow), waiting = std::weak_ptr(pending),
+                          keep = owner.lock()]() mutable -> BackgroundWork::Done {
         if (waiting.expired()) {
-          return [] {};
+          return [keep = std::move(keep)] {};
         }
         const Finish finish = slow(*copy);
         copy->body = {};
-        return [copy, finish, waiting] {
+        return [copy, finish, waiting, keep = std::move(keep)] {
           if (const auto waits = waiting.lock()) {  // the client has not left
             settle(*waits, finish(*copy));
           }
@@ -243,6 +244,9 @@ Service::Answer Service::answer_ollama(std::string_view path, const HttpCall& ca
   const bool chat = path == "/api/chat";
   if (chat || path == "/api/generate") {
     if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
+      if (residence() == Residence::kAsleep) {
+        wake();
+      }
       return HttpReply{.body = *std::move(loaded)};
     }
     return generate(call, chat ? read_ollama_chat : read_ollama_generate);
@@ -272,7 +276,7 @@ std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& gener
   }
   auto& choices = std::get<std::vector<PreparedChoice>>(prepared);
   for (PreparedChoice& choice : choices) {
-    choice.request.id = RequestId{++last_request_};
+    choice.request.id = RequestId{++last_id_};
     choice.request.client = choices.front().request.id;
     choice.request.deadlines = timing.deadlines;
   }
@@ -282,7 +286,7 @@ std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& gener
     Request& request = choices[static_cast<std::size_t>(i)].request;
     const RequestId id = request.id;
     const int max_tokens = request.max_tokens;
-    if (!inbox_.try_push({environment_.clock(), Arrival{std::move(request)}})) {
+    if (!engines_.try_tell({environment_.clock(), Arrival{std::move(request)}})) {
       generation->fail(queue_full());
       cancel_unwanted(*generation);
       return generation->failure();

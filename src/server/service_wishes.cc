@@ -15,25 +15,25 @@ namespace json = boost::json;
 
 std::pair<std::uint64_t, std::shared_ptr<PendingReply>> Service::new_wish() {
   auto pending = std::make_shared<PendingReply>();
-  wishes_.emplace(++last_wish_, pending);
-  return {last_wish_, std::move(pending)};
+  wishes_.emplace(++last_id_, pending);
+  return {last_id_, std::move(pending)};
 }
 
 std::shared_ptr<PendingReply> Service::ask_form(ReplicaId replica, FormWish wish) {
   const auto [id, pending] = new_wish();
-  inbox_.push({environment_.clock(), WantForm{id, std::move(wish)}, replica});
+  engines_.tell({environment_.clock(), WantForm{id, std::move(wish)}, replica});
   return pending;
 }
 
 std::shared_ptr<PendingReply> Service::ask_migration(ReplicaId from, ReplicaId to, int requests) {
   const auto [id, pending] = new_wish();
-  inbox_.push({environment_.clock(), WantMigration{id, to, requests}, from});
+  engines_.tell({environment_.clock(), WantMigration{id, to, requests}, from});
   return pending;
 }
 
 std::shared_ptr<PendingReply> Service::ask_groups(GroupWish wish) {
   const auto [id, pending] = new_wish();
-  inbox_.push({environment_.clock(), WantGroups{id, std::move(wish)}, {}});
+  engines_.tell({environment_.clock(), WantGroups{id, std::move(wish)}, {}});
   return pending;
 }
 
@@ -45,8 +45,10 @@ void Service::answer_wish(std::uint64_t wish, const Result<json::object>& shown)
     pending.reply = HttpReply{.status = 202, .body = json::serialize(*shown)};
   } else {
     const Error& error = shown.error();
-    pending.reply = error_reply(
-        {.status = error.code == ErrorCode::kExhausted ? 409 : 400, .message = error.message});
+    const int status = error.code == ErrorCode::kExhausted     ? 409
+                       : error.code == ErrorCode::kUnavailable ? 503
+                                                               : 400;
+    pending.reply = error_reply({.status = status, .message = error.message});
   }
   if (pending.on_ready) {
     pending.on_ready();

@@ -8,7 +8,7 @@ import { after, before, describe, it } from 'node:test';
 import { Ollama } from 'ollama';
 import OpenAI from 'openai';
 import { writeRandomModel } from './random_model.mjs';
-import { builtin, program, Server } from './server.mjs';
+import { builtin, program, Server, sleep } from './server.mjs';
 
 const small = ['--max-num-batched-tokens', '256', '--max-num-seqs', '8', '--max-model-len', '512'];
 const fields = { prompt: 'Once upon a time', max_tokens: 60, temperature: 0, ignore_eos: true };
@@ -113,6 +113,115 @@ describe('several models', () => {
     assert.equal(unknown.status, 404);
     assert.match((await unknown.json()).error.message, /this server has "story", "noise"/);
     assert.equal(await stream(client, 'story'), alone.story);
+  });
+});
+
+describe('models that are not used', () => {
+  it('sleep, give their memory back, and wake for the next request', async () => {
+    const server = await Server.startWith({ path: ['--model', `story=${builtin}`, '--model', `noise=${random}`] },
+      '--admin-port', '0', '--kv-cache-memory', '128MiB', '--sleep-idle-seconds', '1', ...small);
+    try {
+      const client = clientOf(server);
+      await server.logged(/operators' port: (\S+)/);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+      const residence = async (name) => (await (await fetch(`${admin}/admin/models`)).json()).models.find(({ model }) => model === name).residence;
+      const becomes = async (name, state) => {
+        for (let i = 0; i < 1000 && await residence(name) !== state; ++i) await sleep(20);
+        assert.equal(await residence(name), state, name);
+      };
+      const post = async (what, name) => (await fetch(`${admin}/admin/${what}?model=${name}`, { method: 'POST' })).status;
+      const text = await stream(client, 'story');
+      const awake = server.residentBytes();
+      await becomes('story', 'asleep');
+      await becomes('noise', 'asleep');
+      assert.ok(server.residentBytes() < awake - 20 * 2 ** 20, `${awake} to ${server.residentBytes()} bytes`);
+      const counted = (await server.metrics()).get('vllm:generation_tokens_total{engine="0",model_name="story"}');
+      assert.equal((await server.metrics()).get('vllm:engine_sleep_state{engine="0",model_name="story",sleep_state="awake"}'), 0);
+      assert.deepEqual(await Promise.all(Array.from({ length: 8 }, () => stream(client, 'story'))), Array(8).fill(text));
+      assert.equal(server.log.match(/story woke in/g).length, 1);
+      assert.equal((await server.metrics()).get('vllm:generation_tokens_total{engine="0",model_name="story"}'), counted + 8 * fields.max_tokens);
+      assert.equal(await post('wake', 'noise'), 202);
+      await becomes('noise', 'awake');
+      assert.equal(await post('sleep', 'noise'), 202);
+      await becomes('noise', 'asleep');
+      const wish = await fetch(`${admin}/admin/form?model=noise`, { method: 'PUT', body: JSON.stringify({ layers: 'w8' }) });
+      assert.equal(wish.status, 202, 'a wish wakes the model too');
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+});
+
+describe('models that come and go', () => {
+  it('are deployed and removed while others answer', async () => {
+    const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, '--admin-port', '0', '--kv-cache-memory', '16MiB', ...small);
+    try {
+      const client = clientOf(server);
+      await server.logged(/operators' port: (\S+)/);
+      const url = `http://${server.log.match(/operators' port: (\S+)/)[1]}/admin/models`;
+      const deploy = async (body) => {
+        const reply = await fetch(url, { method: 'POST', body: JSON.stringify(body) });
+        return { status: reply.status, ...await reply.json() };
+      };
+      const remove = async (name) => {
+        const reply = await fetch(`${url}?model=${name}`, { method: 'DELETE' });
+        return { status: reply.status, ...await reply.json() };
+      };
+      const find = async (name) => (await json(url)).models.find(({ model }) => model === name);
+      const becomes = async (name, residence) => {
+        for (let i = 0; i < 1000 && (await find(name))?.residence !== residence; ++i) await sleep(20);
+        assert.equal((await find(name))?.residence, residence, name);
+      };
+      const json = async (address) => (await fetch(address)).json();
+
+      const expected = await stream(client, 'story');
+      let busy = true;
+      const load = (async () => {
+        for (; busy;) assert.equal(await stream(client, 'story'), expected);
+      })();
+      const resident = [];
+      let noise;
+      for (let round = 0; round < 6; ++round) {
+        const begun = await deploy({ name: 'noise', model: random, 'served-model-name': ['hiss'], dtype: 'w8', max_model_len: 256 });
+        assert.deepEqual([begun.status, begun.model, begun.residence], [202, 'noise', 'deploying']);
+        assert.equal((await deploy({ name: 'noise', model: random })).status, 409);
+        await becomes('noise', 'awake');
+        assert.match((await find('noise')).form, /layers w8:2/);
+        const text = await stream(client, 'hiss');
+        assert.equal(noise ??= text, text);
+        assert.deepEqual((await client.models.list()).data.map(({ id }) => id), ['story', 'noise', 'hiss']);
+        const last = stream(client, 'noise');
+        for (let i = 0; i < 500 && !(await find('noise')).now.running; ++i);
+        assert.equal((await remove('noise')).status, 202);
+        await assert.rejects(client.completions.create({ ...fields, model: 'noise' }), ({ status }) => status === 404);
+        assert.equal(await last, noise, 'its requests end first');
+        await becomes('noise', undefined);
+        resident.push(server.residentBytes());
+      }
+      busy = false;
+      await load;
+      if (process.env.LOAD_MEMORY !== 'any') {
+        assert.ok(resident.at(-1) < resident[1] + 4 * 2 ** 20, `grew: ${resident}`);
+      }
+
+      assert.equal((await remove('story')).status, 409, 'it is the only one');
+      assert.equal((await remove('third')).status, 404);
+      assert.match((await deploy({ name: 'a', model: random, dtyp: 'w8' })).error.message, /'dtyp' is no flag of a model: did you mean dtype\?/);
+      assert.match((await deploy({ name: 'a', model: random, morph: 'fast' })).error.message, /--morph: 'fast' is none of/);
+      assert.match((await deploy({ name: 'a' })).error.message, /"model" is missing/);
+      assert.match((await deploy({ model: random })).error.message, /send {"name"/);
+      assert.equal((await deploy({ name: 'a', model: '/nowhere/a' })).status, 202);
+      await becomes('a', 'failed');
+      assert.match((await find('a')).error, /\/nowhere\/a/);
+      assert.equal((await deploy({ name: 'b', model: 'org/never-pulled' })).status, 202);
+      await becomes('b', 'failed');
+      assert.match((await find('b')).error, /run protean pull org\/never-pulled/);
+      assert.equal((await deploy({ name: 'a', model: random, 'device-memory': '1KiB' })).status, 202, 'a name may be tried again');
+      await becomes('a', 'failed');
+      assert.equal(await stream(client, 'story'), expected);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
   });
 });
 

@@ -30,7 +30,7 @@ struct AdminRoute {
 constexpr std::array kAdminRoutes{
     AdminRoute{"/health", "GET, HEAD, OPTIONS"},
     AdminRoute{"/metrics", "GET, HEAD, OPTIONS"},
-    AdminRoute{"/admin/models", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/models", "GET, HEAD, POST, DELETE, OPTIONS"},
     AdminRoute{"/admin/fleet", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
@@ -38,6 +38,8 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/events", "GET, OPTIONS"},
     AdminRoute{"/admin/recording", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/drain", "POST, OPTIONS"},
+    AdminRoute{"/admin/sleep", "POST, OPTIONS"},
+    AdminRoute{"/admin/wake", "POST, OPTIONS"},
     AdminRoute{"/admin/log-level", "GET, HEAD, PUT, OPTIONS"},
     // The page has no secret: it asks for the key and sends it with its calls.
     AdminRoute{"/", "GET, HEAD, OPTIONS", false},
@@ -239,6 +241,33 @@ HttpReply recording_reply(const Service& service, const HttpCall& call) {
           .headers = {{"Content-Disposition", "attachment; filename=\"protean-recording.jsonl\""}}};
 }
 
+HttpReply changed_reply(const Checked<std::string>& name, std::string_view residence) {
+  if (const ApiError* error = std::get_if<ApiError>(&name)) {
+    return error_reply(*error);
+  }
+  return {.status = 202,
+          .body = json::serialize(
+              json::object{{"model", std::get<std::string>(name)}, {"residence", residence}})};
+}
+
+HttpReply residence_reply(const Service& service) {
+  return {.status = 202,
+          .body = json::serialize(json::object{{"model", service.model().names.front()},
+                                               {"residence", to_string(service.residence())}})};
+}
+
+// A model that is about to sleep wakes when something is sent to it: it cannot be turned back.
+HttpReply wake_reply(Service& service) {
+  if (service.residence() == Residence::kAsleep) {
+    service.wake();
+  } else if (service.residence() == Residence::kFallingAsleep) {
+    return error_reply({.status = 409,
+                        .message = fmt::format("{} is about to sleep: try again in a moment",
+                                               service.model().names.front())});
+  }
+  return residence_reply(service);
+}
+
 HttpReply form_reply(const Service& service, ReplicaId replica) {
   json::object shown = service.state_json(replica);
   shown.emplace("now", shown_load(service.last_seen(replica)));
@@ -299,7 +328,7 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
     return file_reply(call);
   }
   if (row.path == "/admin/models") {
-    return models_reply();
+    return call.method == "POST" || call.method == "DELETE" ? change_reply(call) : models_reply();
   }
   if (row.path == "/admin/log-level") {
     return call.method == "PUT" ? set_level(call.body) : level_reply();
@@ -335,6 +364,9 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   if (path == "/admin/events") {
     return service.watch();
   }
+  if (path == "/admin/sleep" || path == "/admin/wake") {
+    return path == "/admin/sleep" ? sleep_reply(service) : wake_reply(service);
+  }
   if (path == "/admin/recording") {
     return recording_reply(service, call);
   }
@@ -352,6 +384,35 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   return HttpReply{.body = json::serialize(json::object{{"morphs", history}})};
 }
 
+// A model that sleeps already, or is about to, is asked for nothing new.
+HttpReply Admin::sleep_reply(Service& service) const {
+  const Residence now = service.residence();
+  const bool asleep = now == Residence::kAsleep || now == Residence::kFallingAsleep;
+  if (!asleep && !setting_.residents.put_to_sleep(service)) {
+    return error_reply(
+        {.status = 409,
+         .message = fmt::format("{} cannot sleep now: {} of its requests wait or run; try again "
+                                "when they have ended",
+                                service.model().names.front(), service.outstanding())});
+  }
+  return residence_reply(service);
+}
+
+// Deploys the model that the body describes, or removes the one that the query names.
+HttpReply Admin::change_reply(const HttpCall& call) const {
+  if (call.method == "POST") {
+    return changed_reply(setting_.residents.deploy(call.body), "deploying");
+  }
+  const auto named = query_value(call.target, "model");
+  Service* service = named ? models_.find(decoded(*named)) : nullptr;
+  if (service == nullptr) {
+    return error_reply(
+        named ? models_.unknown(excerpt(decoded(*named)))
+              : ApiError{.message = "name the model to remove: ?model=NAME", .param = "model"});
+  }
+  return changed_reply(setting_.residents.remove(*service), "leaving");
+}
+
 HttpReply Admin::models_reply() const {
   json::array models;
   for (const Service* service : models_.services()) {
@@ -364,9 +425,13 @@ HttpReply Admin::models_reply() const {
                       {"names", json::array(model.names.begin(), model.names.end())},
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},
+                      {"residence", to_string(service->residence())},
                       {"device_bytes", model.form.page_bytes * model.form.pages},
                       {"form", to_string(service->form(ReplicaId{0}).form)},
                       {"now", shown_load(sum_of(seen))}});
+  }
+  for (json::value& model : setting_.residents.absent()) {
+    models.push_back(std::move(model));
   }
   return {.body = json::serialize(json::object{{"models", std::move(models)}})};
 }

@@ -37,11 +37,11 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
 GroupMetrics::Changes GroupMetrics::changes(prometheus::Registry& registry,
                                             const std::string& model_name, const char* to) {
   const Labels labels{{"model_name", model_name}, {"to", to}};
-  return {BuildCounter()
-              .Name("protean:regroupings_total")
-              .Help("Changes of groups that have ended, by what they led to.")
-              .Register(registry)
-              .Add(labels),
+  return {MirroredCounter(BuildCounter()
+                              .Name("protean:regroupings_total")
+                              .Help("Changes of groups that have ended, by what they led to.")
+                              .Register(registry)
+                              .Add(labels)),
           BuildHistogram()
               .Name("protean:regrouping_seconds")
               .Help("Time that changes of groups took, from the wish to the end.")
@@ -53,8 +53,7 @@ GroupMetrics::Changes GroupMetrics::changes(prometheus::Registry& registry,
 void GroupMetrics::show(const GroupsStatus& status) {
   groups_.Set(static_cast<double>(status.groups.size()));
   running_.Set(status.running ? 1 : 0);
-  failures_.Increment(static_cast<double>(status.failures_total - failures_shown_));
-  failures_shown_ = status.failures_total;
+  failures_.set(status.failures_total);
   out_of_service_.Set(static_cast<double>(status.failed.size()));
   const RegroupRecord* latest = status.history.empty() ? nullptr : &status.history.back();
   show(together_, status.together_total, latest != nullptr && latest->together ? latest : nullptr);
@@ -62,11 +61,10 @@ void GroupMetrics::show(const GroupsStatus& status) {
 }
 
 void GroupMetrics::show(Changes& changes, std::int64_t total, const RegroupRecord* latest) {
-  if (total > changes.shown && latest != nullptr) {
+  if (total > changes.total.last() && latest != nullptr) {
     changes.seconds.Observe(static_cast<double>(latest->done_ns - latest->asked_ns) / kNsPerS);
   }
-  changes.total.Increment(static_cast<double>(total - changes.shown));
-  changes.shown = total;
+  changes.total.set(total);
 }
 
 }  // namespace protean

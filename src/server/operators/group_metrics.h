@@ -1,6 +1,5 @@
 #pragma once
 
-#include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "contract/groups.h"
+#include "server/operators/mirrored_counter.h"
 
 namespace protean {
 
@@ -21,9 +21,8 @@ class GroupMetrics {
  private:
   // Changes to one group, or to replicas.
   struct Changes {
-    prometheus::Counter& total;
+    MirroredCounter total;
     prometheus::Histogram& seconds;
-    std::int64_t shown = 0;
   };
   static Changes changes(prometheus::Registry& registry, const std::string& model_name,
                          const char* to);
@@ -31,8 +30,7 @@ class GroupMetrics {
 
   prometheus::Gauge& groups_;
   prometheus::Gauge& running_;
-  prometheus::Counter& failures_;
-  std::int64_t failures_shown_ = 0;
+  MirroredCounter failures_;
   prometheus::Gauge& out_of_service_;
   Changes together_;
   Changes apart_;

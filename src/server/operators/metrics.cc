@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "server/operators/group_metrics.h"
+#include "server/operators/mirrored_counter.h"
 #include "server/operators/process_stats.h"
 
 namespace protean {
@@ -92,22 +93,6 @@ class Maker {
   const Labels labels_;
 };
 
-// Shows a total that the engine keeps as a counter, which never decreases.
-class Mirror {
- public:
-  explicit Mirror(Counter& counter) : counter_(counter) {}
-  void set(std::int64_t total) {
-    if (total > last_) {
-      counter_.Increment(static_cast<double>(total - last_));
-      last_ = total;
-    }
-  }
-
- private:
-  Counter& counter_;
-  std::int64_t last_ = 0;
-};
-
 struct EngineSeries {
   explicit EngineSeries(const Maker& make)
       : running(make.gauge("vllm:num_requests_running", "Requests in execution.")),
@@ -146,18 +131,18 @@ struct EngineSeries {
   Gauge& kv_usage_old;
   Gauge& kv_blocks;
   Gauge& kv_blocks_used;
-  Mirror preemptions;
-  Mirror prefix_queries;
-  Mirror prefix_hits;
-  Mirror prefix_queries_old;
-  Mirror prefix_hits_old;
-  Mirror prompt_tokens;
-  Mirror output_tokens;
-  Mirror steps;
-  Mirror routed;
-  Mirror adopted;
-  Mirror adopted_with_kv;
-  Mirror released;
+  MirroredCounter preemptions;
+  MirroredCounter prefix_queries;
+  MirroredCounter prefix_hits;
+  MirroredCounter prefix_queries_old;
+  MirroredCounter prefix_hits_old;
+  MirroredCounter prompt_tokens;
+  MirroredCounter output_tokens;
+  MirroredCounter steps;
+  MirroredCounter routed;
+  MirroredCounter adopted;
+  MirroredCounter adopted_with_kv;
+  MirroredCounter released;
   Histogram& step_tokens;
 };
 
@@ -249,13 +234,13 @@ struct FormSeries {
   Gauge& pages_free;
   Gauge& page_bytes;
   Gauge& pinned;
-  Mirror swaps_down;
-  Mirror swaps_up;
-  Mirror kv_resizes;
-  Mirror blocks_moved;
-  Mirror failures;
-  Mirror remarks;
-  std::map<std::string, Mirror> tokens;  // by precision
+  MirroredCounter swaps_down;
+  MirroredCounter swaps_up;
+  MirroredCounter kv_resizes;
+  MirroredCounter blocks_moved;
+  MirroredCounter failures;
+  MirroredCounter remarks;
+  std::map<std::string, MirroredCounter> tokens;  // by precision
 };
 
 constexpr std::array kReasons{"stop", "length", "abort", "error"};
@@ -278,9 +263,6 @@ struct ReplicaSeries {
     make.gauge("vllm:lora_requests_info", "LoRA adapters in use; always none.",
                {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
         .Set(0);
-    make.gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
-               {{"sleep_state", "awake"}})
-        .Set(1);
     // Gateways read these from every server; here they are always 0.
     make.gauge("vllm:num_requests_swapped", "Requests swapped out; always 0.");
     make.gauge("vllm:cpu_cache_usage_perc", "Swap space in use; always 0.");
@@ -341,11 +323,26 @@ struct Metrics::Series {
 };
 
 Metrics::Metrics(const MetricsLabels& labels, int replicas)
-    : series_(std::make_unique<Series>(labels, replicas)) {}
+    : series_(std::make_unique<Series>(labels, replicas)) {
+  residence(Residence::kAwake);
+}
 Metrics::~Metrics() = default;
 
 void Metrics::groups(const GroupsStatus& status) {
   series_->groups.show(status);
+}
+
+// A model that sleeps keeps nothing in memory, which vLLM calls discard_all.
+void Metrics::residence(Residence residence) {
+  const bool awake = residence == Residence::kAwake;
+  for (const std::unique_ptr<ReplicaSeries>& replica : series_->replicas) {
+    for (const auto& [state, now] : {std::pair("awake", awake), {"discard_all", !awake}}) {
+      replica->make
+          .gauge("vllm:engine_sleep_state", "1 for the state the engine is in.",
+                 {{"sleep_state", state}})
+          .Set(now ? 1 : 0);
+    }
+  }
 }
 
 void Metrics::engine(ReplicaId replica, const Observation& seen) {
@@ -419,7 +416,7 @@ void Metrics::form(ReplicaId replica, const FormStatus& status) {
   series.remarks.set(status.remarks_total);
   for (const TokensAt& at : status.output_tokens) {
     const auto found = series.tokens.find(at.precision);
-    Mirror& tokens =
+    MirroredCounter& tokens =
         found != series.tokens.end()
             ? found->second
             : series.tokens

@@ -11,6 +11,7 @@
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/request.h"
+#include "server/residence.h"
 
 namespace protean {
 
@@ -39,6 +40,7 @@ class Metrics {
   void engine(ReplicaId replica, const Observation& seen);
   void form(ReplicaId replica, const FormStatus& status);
   void groups(const GroupsStatus& status);
+  void residence(Residence residence);
   void first_token(ReplicaId replica, TimeNs waited_ns);
   void next_token(ReplicaId replica, TimeNs waited_ns);
   void finished(ReplicaId replica, const EndedRequest& record);

@@ -1,0 +1,144 @@
+#include "apps/replica_loader.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "host/machine.h"
+
+namespace protean {
+namespace {
+
+constexpr std::size_t kJobs = 64;  // push() does not refuse more
+
+double seconds_since(TimeNs began_ns) {
+  return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
+}
+
+// Gives freed memory back: buffers of steps are not on pages of a pool.
+void trim() {
+  ::malloc_trim(0);
+}
+
+}  // namespace
+
+ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
+                             std::vector<std::unique_ptr<Replicas>> loaded, Server& server,
+                             Defaults defaults)
+    : server_(server), defaults_(std::move(defaults)), jobs_(kJobs) {
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    const std::shared_ptr<void> borrowed;  // models and sinks outlive this object
+    residents_.push_back({std::shared_ptr<OpenModel>(borrowed, &models[i]),
+                          std::shared_ptr<TokenSink>(borrowed, &server.sink(i)),
+                          std::move(loaded[i])});
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+ReplicaLoader::~ReplicaLoader() {
+  ending_ = true;
+  jobs_.close();
+  thread_.join();
+}
+
+void ReplicaLoader::run() {
+  while (true) {
+    const std::vector<std::function<void()>> jobs = jobs_.pop_all();
+    if (jobs.empty()) {
+      return;
+    }
+    for (const std::function<void()>& job : jobs) {
+      if (!ending_) {
+        job();
+      }
+    }
+  }
+}
+
+void ReplicaLoader::unload(std::size_t model) {
+  jobs_.push([this, model] { unload_now(model); });
+}
+
+void ReplicaLoader::load(std::size_t model) {
+  jobs_.push([this, model] { load_now(model); });
+}
+
+void ReplicaLoader::remove(std::size_t model) {
+  jobs_.push([this, model] { remove_now(model); });
+}
+
+Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields) {
+  auto setting = model_setting(defaults_.setting, name, fields);
+  if (!setting.ok()) {
+    return setting.error();
+  }
+  jobs_.push([this, setting = *std::move(setting)] { deploy_now(setting); });
+  return {};
+}
+
+void ReplicaLoader::unload_now(std::size_t model) {
+  Resident& resident = residents_[model];
+  resident.replicas.reset();
+  resident.model->inbox->reopen();
+  trim();
+  log::info("{} sleeps until it is asked for", name_of(*resident.model));
+  server_.fell_asleep(model);
+}
+
+void ReplicaLoader::load_now(std::size_t model) {
+  Resident& resident = residents_[model];
+  const TimeNs began_ns = steady_now_ns();
+  auto replicas = start_replicas(*resident.model, *resident.sink);
+  if (!replicas.ok()) {
+    log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
+    server_.woke(model, replicas.error());
+    return;
+  }
+  resident.replicas = *std::move(replicas);
+  log::info("{} woke in {:.2f} s", name_of(*resident.model), seconds_since(began_ns));
+  server_.woke(model, {});
+}
+
+// Models that sleep keep their claim to the memory in which they wake.
+std::int64_t ReplicaLoader::claimed_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Resident& resident : residents_) {
+    const bool sleeps = resident.model != nullptr && resident.replicas == nullptr;
+    bytes += sleeps ? memory_of(*resident.model) : 0;
+  }
+  return bytes;
+}
+
+void ReplicaLoader::deploy_now(ModelSetting setting) {
+  const std::string name = setting.name;
+  const TimeNs began_ns = steady_now_ns();
+  auto opened = open_further_model(std::move(setting), defaults_.may_morph, claimed_bytes());
+  if (!opened.ok()) {
+    server_.failed(name, opened.error());
+    return;
+  }
+  Resident resident{std::make_shared<OpenModel>(*std::move(opened)), nullptr, nullptr};
+  HostedModel hosted = resident.model->hosted;
+  hosted.keeps = resident.model;
+  resident.sink = server_.host(std::move(hosted));
+  auto replicas = start_replicas(*resident.model, *resident.sink);
+  if (!replicas.ok()) {
+    server_.failed(name, replicas.error());
+    return;
+  }
+  resident.replicas = *std::move(replicas);
+  log::info("{} is deployed after {:.2f} s", name, seconds_since(began_ns));
+  server_.deployed(resident.sink);
+  residents_.push_back(std::move(resident));
+}
+
+void ReplicaLoader::remove_now(std::size_t model) {
+  residents_[model].replicas.reset();
+  residents_[model] = {};
+  trim();
+}
+
+}  // namespace protean

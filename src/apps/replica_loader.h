@@ -1,0 +1,64 @@
+#pragma once
+
+#include <atomic>
+#include <boost/json/object.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/served_models.h"
+#include "base/bounded_queue.h"
+#include "replica/replica.h"
+#include "server/residence.h"
+#include "server/server.h"
+
+namespace protean {
+
+// Loads and unloads the replicas of a server's models, one after the other, and opens models that
+// are deployed while it runs.
+class ReplicaLoader final : public ModelLoader {
+ public:
+  // What flags say of all models, unless a model's own fields differ.
+  struct Defaults {
+    ModelSetting setting;
+    bool may_morph = false;
+  };
+
+  // `models` and `loaded`, the replicas of each, belong to the models with which the server began.
+  // The models and the server outlive this object.
+  ReplicaLoader(std::vector<OpenModel>& models, std::vector<std::unique_ptr<Replicas>> loaded,
+                Server& server, Defaults defaults);
+  // Waits for what is under way, then unloads all models.
+  ~ReplicaLoader() override;
+
+  void unload(std::size_t model) override;
+  void load(std::size_t model) override;
+  Status deploy(const std::string& name, const boost::json::object& fields) override;
+  void remove(std::size_t model) override;
+
+ private:
+  struct Resident {
+    std::shared_ptr<OpenModel> model;
+    std::shared_ptr<TokenSink> sink;
+    std::unique_ptr<Replicas> replicas;  // null while the model sleeps
+  };
+
+  void run();
+  void unload_now(std::size_t model);
+  void load_now(std::size_t model);
+  void deploy_now(ModelSetting setting);
+  void remove_now(std::size_t model);
+  std::int64_t claimed_bytes() const;
+
+  Server& server_;
+  const Defaults defaults_;
+  std::vector<Resident> residents_;   // used by the thread alone once it runs
+  std::atomic<bool> ending_ = false;  // jobs that have not begun are dropped
+  BoundedQueue<std::function<void()>> jobs_;
+  std::thread thread_;
+};
+
+}  // namespace protean

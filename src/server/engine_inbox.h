@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/units.h"
+#include "ports/event.h"
+#include "server/residence.h"
+
+namespace protean {
+
+// The way from a model's service to its engines, which may be out of memory: the model sleeps.
+// Events for a model that is not awake are kept, in their order, until it is. Belongs to the io
+// thread.
+class EngineInbox {
+ public:
+  // The inbox outlives this object. The model is awake.
+  EngineInbox(BoundedQueue<Event>& inbox, Clock clock)
+      : inbox_(inbox), clock_(std::move(clock)), used_ns_(clock_()) {}
+
+  // Gives an event to the engines, or keeps it. try_tell() returns false if the inbox is full.
+  bool try_tell(Event event);
+  void tell(Event event);
+  // Notes that the model was in use until now.
+  void use() { used_ns_ = clock_(); }
+  // When something was last sent to the engines, or use() was called.
+  TimeNs used_ns() const { return used_ns_; }
+
+  Residence residence() const { return residence_; }
+  void fall_asleep();     // from awake
+  void fell_asleep();     // the engines are unloaded; wakes if events are kept
+  void wake();            // from asleep
+  void woke();            // the engines are loaded; gives them what was kept
+  void failed_to_wake();  // drops what was kept; the model sleeps
+
+  // Called after each change. kWaking asks for the engines to be loaded.
+  std::function<void(Residence)> on_change;
+
+ private:
+  void become(Residence residence);
+  void keep(Event event);
+
+  BoundedQueue<Event>& inbox_;
+  const Clock clock_;
+  TimeNs used_ns_;
+  Residence residence_ = Residence::kAwake;
+  std::vector<Event> kept_;
+};
+
+}  // namespace protean

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace protean {
+
+// Whether the engines of a model are in memory. A model that sleeps has given its weights and its
+// KV cache back; what is sent to it waits until it is awake.
+enum class Residence { kAwake, kFallingAsleep, kAsleep, kWaking };
+
+// Returns the name, such as "falling_asleep".
+constexpr std::string_view to_string(Residence residence) {
+  switch (residence) {
+    case Residence::kAwake:
+      return "awake";
+    case Residence::kFallingAsleep:
+      return "falling_asleep";
+    case Residence::kAsleep:
+      return "asleep";
+    case Residence::kWaking:
+      return "waking";
+  }
+  return "";
+}
+
+// Loads the engines of a server's models and unloads them, one after the other, on a thread of its
+// own. A model is named by its place among all models that the server ever had. The functions
+// return at once; the server is told through Server::fell_asleep() and its neighbours when it is
+// done.
+class ModelLoader {
+ public:
+  virtual ~ModelLoader() = default;
+  // The model has no requests, and its inbox gets nothing more until it is loaded again.
+  virtual void unload(std::size_t model) = 0;
+  virtual void load(std::size_t model) = 0;
+  // Opens and loads a further model, which `fields` describes: "model", and flags of protean serve.
+  // Fails if the fields make no sense.
+  virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
+  // Unloads a model that never comes back.
+  virtual void remove(std::size_t model) = 0;
+};
+
+}  // namespace protean

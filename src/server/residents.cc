@@ -1,0 +1,211 @@
+#include "server/residents.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json/object.hpp>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "server/call/json_body.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+constexpr TimeNs kLeavingLookNs =
+    kNsPerS / 20;  // between looks at whether a model's requests ended
+
+ApiError fixed_models() {
+  return {.status = 503, .message = "the server is loading or draining: try later"};
+}
+
+std::vector<Service*> services_of(const std::vector<std::shared_ptr<Host>>& hosts) {
+  std::vector<Service*> services;
+  for (const std::shared_ptr<Host>& host : hosts) {
+    services.push_back(&host->service);
+  }
+  return services;
+}
+
+}  // namespace
+
+Residents::Residents(boost::asio::io_context& io, std::vector<std::shared_ptr<Host>> hosts,
+                     ApiKeys keys, Clock clock)
+    : clock_(std::move(clock)),
+      hosts_(std::move(hosts)),
+      models_(services_of(hosts_), std::move(keys)),
+      timer_(io) {}
+
+void Residents::start(ModelLoader* loader) {
+  loader_ = loader;
+  look();
+}
+
+std::size_t Residents::place_of(const Service& service) const {
+  const auto found = std::find_if(hosts_.begin(), hosts_.end(), [&](const auto& host) {
+    return host != nullptr && &host->service == &service;
+  });
+  check(found != hosts_.end(), "a service of this server has a host");
+  return static_cast<std::size_t>(found - hosts_.begin());
+}
+
+bool Residents::put_to_sleep(Service& service) {
+  if (loader_ == nullptr || !service.may_sleep()) {
+    return false;
+  }
+  const std::size_t place = place_of(service);
+  service.on_wanted = [this, place] { loader_->load(place); };
+  service.fall_asleep();
+  loader_->unload(place);
+  return true;
+}
+
+void Residents::woke(std::size_t model, const Status& loaded) {
+  hosts_.at(model)->service.woke(loaded);
+  look();
+}
+
+Checked<std::string> Residents::deploy(const std::string& body) {
+  if (loader_ == nullptr || models_.state() != ServerState::kReady) {
+    return fixed_models();
+  }
+  const Checked<json::value> parsed = parse_json_body(body);
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
+    return *error;
+  }
+  const json::object* asked = std::get<json::value>(parsed).if_object();
+  const json::value* named = asked == nullptr ? nullptr : asked->if_contains("name");
+  if (named == nullptr || !named->is_string() || named->get_string().empty()) {
+    return ApiError{.message = R"(send {"name": "NAME", "model": "MODEL"} with the flags of )"
+                               R"(protean serve that differ, such as "dtype": "w8")",
+                    .param = "name"};
+  }
+  const std::string name(named->get_string());
+  const auto before = deploying_.find(name);
+  if (models_.find(name) != nullptr || (before != deploying_.end() && before->second.empty())) {
+    return ApiError{.status = 409,
+                    .message = fmt::format("there is a model named \"{}\": remove it first, or "
+                                           "choose another name",
+                                           name),
+                    .param = "name"};
+  }
+  if (const Status begun = loader_->deploy(name, *asked); !begun.ok()) {
+    return ApiError{.message = begun.error().message};
+  }
+  deploying_[name].clear();
+  return name;
+}
+
+void Residents::deployed(std::shared_ptr<Host> host) {
+  const std::vector<std::string>& names = host->service.model().names;
+  deploying_.erase(names.front());
+  hosts_.push_back(host);
+  const auto taken = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
+    return models_.find(name) != nullptr;
+  });
+  if (models_.state() != ServerState::kReady || taken != names.end()) {
+    if (taken != names.end()) {
+      deploying_[names.front()] = fmt::format("another model is named \"{}\"", *taken);
+    }
+    loader_->remove(hosts_.size() - 1);
+    hosts_.back() = nullptr;
+    return;
+  }
+  host->service.set_state(ServerState::kReady);
+  models_.add(host->service);
+  look();
+}
+
+void Residents::failed(const std::string& name, const Error& error) {
+  log::error("{} is not deployed: {}", name, error.message);
+  deploying_[name] = error.message;
+}
+
+Checked<std::string> Residents::remove(Service& service) {
+  if (loader_ == nullptr || models_.state() != ServerState::kReady) {
+    return fixed_models();
+  }
+  const std::string name = service.model().names.front();
+  if (models_.services().size() == 1) {
+    return ApiError{.status = 409,
+                    .message = fmt::format("\"{}\" is the only model: deploy another one first, or "
+                                           "drain the server",
+                                           name)};
+  }
+  models_.remove(service);
+  leaving_.push_back(place_of(service));
+  look();
+  return name;
+}
+
+// Unloads the models that leave and that nothing uses any more.
+void Residents::dismiss() {
+  std::erase_if(leaving_, [&](std::size_t place) {
+    Service& service = hosts_[place]->service;
+    if (!service.may_sleep() && service.residence() != Residence::kAsleep) {
+      return false;
+    }
+    log::info("{} is removed", service.model().names.front());
+    service.leave();
+    loader_->remove(place);
+    hosts_[place] = nullptr;
+    return true;
+  });
+}
+
+// A model that is in use when it would be due is looked at again when it would be due next.
+TimeNs Residents::next_look_ns() const {
+  TimeNs first_ns =
+      leaving_.empty() ? std::numeric_limits<TimeNs>::max() : clock_() + kLeavingLookNs;
+  for (const Service* service : models_.services()) {
+    first_ns = std::min(first_ns, service->sleep_due_ns().value_or(first_ns));
+  }
+  return first_ns;
+}
+
+void Residents::look() {
+  if (loader_ == nullptr) {
+    return;
+  }
+  dismiss();
+  for (Service* service : models_.services()) {
+    if (const auto due_ns = service->sleep_due_ns(); due_ns && *due_ns <= clock_()) {
+      put_to_sleep(*service);
+    }
+  }
+  const TimeNs next_ns = next_look_ns();
+  if (next_ns == std::numeric_limits<TimeNs>::max()) {
+    return;
+  }
+  timer_.expires_after(std::chrono::nanoseconds(std::max<TimeNs>(next_ns - clock_(), 0)));
+  timer_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (!cancelled) {
+      look();
+    }
+  });
+}
+
+json::array Residents::absent() const {
+  json::array shown;
+  for (const std::size_t place : leaving_) {
+    const Service& service = hosts_[place]->service;
+    shown.push_back({{"model", service.model().names.front()},
+                     {"residence", "leaving"},
+                     {"requests", service.outstanding()}});
+  }
+  for (const auto& [name, failure] : deploying_) {
+    json::object model{{"model", name}, {"residence", failure.empty() ? "deploying" : "failed"}};
+    if (!failure.empty()) {
+      model["error"] = failure;
+    }
+    shown.push_back(std::move(model));
+  }
+  return shown;
+}
+
+}  // namespace protean

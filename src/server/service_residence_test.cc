@@ -1,0 +1,77 @@
+// Tests what becomes of requests for a model that sleeps.
+
+#include "server/test_scenes/service_for_test.h"
+
+namespace protean {
+namespace {
+
+struct SleepingModel : ServiceTest {
+  int wanted = 0;  // times that the model was to be loaded
+
+  SleepingModel() {
+    service.on_wanted = [this] { ++wanted; };
+  }
+};
+
+TEST_F(SleepingModel, WhatIsSentToASleepingModelWaitsUntilItIsAwake) {
+  EXPECT_TRUE(service.may_sleep());
+  service.fall_asleep();
+  EXPECT_FALSE(service.may_sleep());
+  const auto first = generate("/v1/completions", R"({"prompt":"a"})");
+  const auto wish = service.ask_form(ReplicaId{0}, {});
+  EXPECT_EQ(sent().size(), 0U);
+  EXPECT_EQ(wanted, 0) << "the model is still being unloaded";
+  service.fell_asleep();
+  EXPECT_EQ(wanted, 1);
+  const auto second = generate("/v1/completions", R"({"prompt":"b"})");
+  service.woke({});
+  EXPECT_EQ(wanted, 1);
+  const std::vector<Event> events = sent();
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_TRUE(std::holds_alternative<Arrival>(events[0].what));
+  EXPECT_TRUE(std::holds_alternative<WantForm>(events[1].what));
+  EXPECT_TRUE(std::holds_alternative<Arrival>(events[2].what));
+  EXPECT_FALSE(service.may_sleep()) << "two requests and a wish wait";
+}
+
+TEST_F(SleepingModel, AModelThatDoesNotWakeFailsWhatWaitsForIt) {
+  service.fall_asleep();
+  service.fell_asleep();
+  const auto answer = generate("/v1/completions", R"({"prompt":"a"})");
+  const auto wish = service.ask_form(ReplicaId{0}, {});
+  service.woke(make_error(ErrorCode::kExhausted, "no memory"));
+  ASSERT_TRUE(answer->failure());
+  EXPECT_EQ(answer->failure()->status, 503);
+  EXPECT_NE(answer->failure()->message.find("no memory"), std::string::npos);
+  ASSERT_TRUE(wish->reply);
+  EXPECT_EQ(wish->reply->status, 503);
+  EXPECT_EQ(service.outstanding(), 0);
+  EXPECT_EQ(service.residence(), Residence::kAsleep);
+  generate("/v1/completions", R"({"prompt":"b"})");
+  service.woke({});
+  EXPECT_EQ(arrivals().size(), 1U) << "what failed is not sent";
+}
+
+TEST_F(SleepingModel, IsDueToSleepAfterItsLastRequest) {
+  Service drowsy{{.max_outstanding = 4, .sleep_idle_ns = 5 * kNsPerS},
+                 model(),
+                 {.model_name = "tiny", .version = "9.9"},
+                 environment(),
+                 inbox};
+  EXPECT_EQ(drowsy.sleep_due_ns(), std::nullopt) << "it is being loaded";
+  drowsy.set_state(ServerState::kReady);
+  EXPECT_EQ(drowsy.sleep_due_ns(), now_ns + 5 * kNsPerS);
+  now_ns += kNsPerS;
+  const auto wish = drowsy.ask_form(ReplicaId{0}, {});
+  now_ns += kNsPerS;
+  EXPECT_EQ(drowsy.sleep_due_ns(), now_ns + 5 * kNsPerS) << "it is in use";
+  drowsy.deliver({.at_ns = now_ns,
+                  .outputs = {WishAnswered{1, make_error(ErrorCode::kInvalidArgument, "no")}}});
+  EXPECT_EQ(drowsy.sleep_due_ns(), now_ns + 4 * kNsPerS) << "it was used a second ago";
+  drowsy.fall_asleep();
+  EXPECT_EQ(drowsy.sleep_due_ns(), std::nullopt);
+  EXPECT_EQ(service.sleep_due_ns(), std::nullopt) << "this one never sleeps";
+}
+
+}  // namespace
+}  // namespace protean
