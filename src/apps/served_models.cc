@@ -254,6 +254,7 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   replica->router = parse_router(setting.fleet.router).value();
   replica->scale = parse_scale(setting.fleet.scale).value();
   replica->drop = parse_drop(setting.fleet.drop).value();
+  replica->holds_at_once = setting.fleet.holds_at_once;
   replica->device_timeout_ns = setting.fleet.device_timeout_s * kNsPerS;
   const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
@@ -302,34 +303,7 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
                  "up to --devices devices")
       ->type_name("INTENT")
       ->group("Devices");
-  app.add_option("--router", setting.fleet.router,
-                 "How a request's replica is chosen. first-token: the least predicted time to "
-                 "the first token, prefix cache hits counted; freeness: the most free KV blocks "
-                 "for each request, as in Llumnix; least-loaded: the fewest requests; "
-                 "round-robin: in turn")
-      ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
-      ->capture_default_str()
-      ->group("Devices");
-  app.add_option("--scale", setting.fleet.scale,
-                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
-                 "replicas become one group for it, as in AMOEBA, and part again after it")
-      ->check(one_of({"off", "paper"}))
-      ->capture_default_str()
-      ->group("Devices");
-  app.add_option("--drop", setting.fleet.drop,
-                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
-                 "drop layers that others hold, as in KunServe, and fetch them back after it")
-      ->check(one_of({"off", "paper"}))
-      ->capture_default_str()
-      ->group("Devices");
-  app.add_option("--device-timeout", setting.fleet.device_timeout_s,
-                 "Seconds after which devices that have a step to compute and end none have "
-                 "failed: their replica goes out of service, and its requests go on in others; 0: "
-                 "never. A step must take less")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0, 86'400))
-      ->capture_default_str()
-      ->group("Devices");
+  add_fleet_options(app, setting.fleet);
   add_morph_options(app, setting.morph);
   app.option_defaults()->group("Answers");
   app.add_option("--tool-call-parser", setting.tool_call_parser,

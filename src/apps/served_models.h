@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/fleet_options.h"
 #include "apps/morph_options.h"
 #include "base/result.h"
 #include "replica/model_files.h"
@@ -14,14 +15,6 @@
 #include "server/server.h"
 
 namespace protean {
-
-// How a model's replicas share requests, and when they become groups.
-struct FleetOptions {
-  std::string router = "first-token";
-  std::string scale = "off";
-  std::string drop = "off";
-  int device_timeout_s = 300;  // 0: devices are not watched
-};
 
 // How one of a server's models is to be served, as a user states it.
 struct ModelSetting {

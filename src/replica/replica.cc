@@ -108,10 +108,6 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
 
 namespace {
 
-// The components that a group's devices hold otherwise after one step. KV of this many layers moves
-// in a few milliseconds (docs/measured.md), less than most steps take.
-constexpr int kHoldsAtOnce = 8;
-
 // Replicas that share a fabric can become groups.
 GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
   if (!may_join(options)) {
@@ -123,6 +119,7 @@ GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, W
           .form = options.sizing.form,
           .wide_engine =
               [options, spec](const Form& form) { return wide_engine_config(options, spec, form); },
+          .steps_at_once = options.holds_at_once,
           .scale = options.scale,
           .drop = options.drop};
 }

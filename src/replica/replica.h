@@ -37,6 +37,9 @@ struct ReplicaOptions {
   RouterPolicy router = RouterPolicy::kFirstToken;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
+  // The components that a group's devices hold otherwise after one step. KV of 8 layers moves in a
+  // few milliseconds (docs/measured.md), less than most steps take.
+  int holds_at_once = 8;
   TimeNs device_timeout_ns = 0;  // see Member
 };
 
