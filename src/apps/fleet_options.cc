@@ -1,6 +1,7 @@
 #include "apps/fleet_options.h"
 
 #include "apps/options.h"
+#include "base/units.h"
 
 namespace protean {
 
@@ -15,8 +16,10 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->group("Devices");
   app.add_option("--scale", options.scale,
                  "What becomes of a request that no replica can hold. off: it is refused; paper: "
-                 "replicas become one group for it, as in AMOEBA, and part again after it")
-      ->check(one_of({"off", "paper"}))
+                 "replicas become one group for it, as in AMOEBA, and part again after it; "
+                 "neighbours: the same with the neighbours of the replica that --router chose, "
+                 "whatever others could hold, to compare")
+      ->check(one_of({"off", "paper", "neighbours"}))
       ->capture_default_str()
       ->group("Devices");
   app.add_option("--drop", options.drop,
@@ -40,6 +43,35 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->check(CLI::Range(0, 86'400))
       ->capture_default_str()
       ->group("Devices");
+}
+
+Status check_groups(const FleetOptions& options, const GroupOptions& group) {
+  const std::string& scale = options.scale;
+  const std::string& drop = options.drop;
+  if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--scale {} needs several replicas whose layers divide: add "
+                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
+                      scale);
+  }
+  if (drop != "off" && group.replicas < 2) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
+                      drop);
+  }
+  return {};
+}
+
+bool forms_groups(const FleetOptions& options) {
+  return options.scale != "off" || options.drop != "off";
+}
+
+void set_policies(const FleetOptions& options, ReplicaOptions& replica) {
+  replica.router = parse_router(options.router).value();
+  replica.scale = parse_scale(options.scale).value();
+  replica.drop = parse_drop(options.drop).value();
+  replica.holds_at_once = options.holds_at_once;
+  replica.device_timeout_ns = options.device_timeout_s * kNsPerS;
 }
 
 }  // namespace protean

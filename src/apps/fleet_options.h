@@ -3,6 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "base/result.h"
+#include "replica/device_group.h"
+#include "replica/replica.h"
+
 namespace protean {
 
 // How a model's replicas share requests, and when they become groups.
@@ -14,7 +18,15 @@ struct FleetOptions {
   int device_timeout_s = 300;  // 0: devices are not watched
 };
 
-// Adds the flags about a model's replicas.
 void add_fleet_options(CLI::App& app, FleetOptions& options);
+
+// Refuses policies that could never form a group.
+Status check_groups(const FleetOptions& options, const GroupOptions& group);
+
+// Returns true if a policy may form groups, so that replicas need a form that may change.
+bool forms_groups(const FleetOptions& options);
+
+// Writes the policies into the options of the replicas. The flags allow no other names.
+void set_policies(const FleetOptions& options, ReplicaOptions& replica);
 
 }  // namespace protean

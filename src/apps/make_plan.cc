@@ -20,9 +20,6 @@ namespace protean {
 namespace {
 
 constexpr int kBlockTokens = 16;
-// Two devices of one machine meet twice in each layer. Not measured: the order of what a wake-up
-// and a cache line take between two cores.
-constexpr Transfer kSumsHere = {.us = 5, .bytes_per_us = 4000};
 
 Result<DeploymentWish> wish_of(const PlanOptions& options, const ModelSpec& spec,
                                const PlannedDevices& devices) {
@@ -207,8 +204,9 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
     report.rests_on.push_back(rests_on_here(one));
   }
   return estimate(model.spec, report.wish.load, configurations, [&](const Configuration& one) {
-    return ConfigurationSteps{.cost = divided_cost(costs->at(one.kv), model.spec, one, kSumsHere),
-                              .send = kSumsHere};
+    return ConfigurationSteps{
+        .cost = divided_cost(costs->at(one.kv), model.spec, one, kAssumedSums),
+        .send = kAssumedSums};
   });
 }
 

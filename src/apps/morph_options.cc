@@ -133,9 +133,9 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
   return lower;
 }
 
+// Returns the policy and its bounds, with layers lowered front to back.
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
-                                 const Sizing& sizing, const std::vector<Precision>& lower,
-                                 std::vector<SwapTarget> order) {
+                                 const Sizing& sizing, const std::vector<Precision>& lower) {
   const auto mode = parse_mode(options.mode);
   if (!mode.ok()) {
     return mode.error();
@@ -155,7 +155,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   config.bounds = {.spec = spec,
                    .budget = sizing.budget,
                    .full = sizing.form,
-                   .order = std::move(order),
+                   .order = swap_targets(spec.layers, options.halves),
                    .ladder = {start},
                    .floor = *floor,
                    .embeddings_stay = config.policy.rule == MorphRule::kPaper};
@@ -214,10 +214,8 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->capture_default_str();
 }
 
-Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
-                                      const MorphOptions& options, const ModelFiles& files,
-                                      const Machine& machine) {
-  const ModelSpec& spec = files.checkpoint->spec();
+Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const MorphOptions& options,
+                                    const ModelSpec& spec, const Machine& machine) {
   const auto precision = dtype_precision(model.dtype, spec.stored);
   if (!precision.ok()) {
     return precision.error();
@@ -226,17 +224,9 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   if (!lower.ok()) {
     return lower.error();
   }
-  const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
-  if (!cache_bytes.ok()) {
-    return cache_bytes.error();
-  }
   const auto floor = quality_floor(options);
   if (!floor.ok()) {
     return floor.error();
-  }
-  const auto sources = lower_sources(options.variants, *lower);
-  if (!sources.ok()) {
-    return sources.error();
   }
   if (may_morph) {
     model.ladder = *lower;
@@ -249,23 +239,7 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
   if (!may_morph) {
     return replica;
   }
-  // If only an operator changes the form, variants are not kept on disk: the operator can wait.
-  std::vector<Precision> kept;
-  std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
-               [&](Precision at) { return layers_at(sizing->form, at) > 0; });
-  kept.insert(kept.end(), lower->begin(), lower->end());
-  auto variants =
-      VariantStore::open({files.checkpoint, model.model}, *sources,
-                         {.directory = options.variant_cache,
-                          .precisions = options.mode == "off" ? std::vector<Precision>() : kept,
-                          .most_bytes = *cache_bytes,
-                          .shards = sizing->form.shards});
-  if (!variants.ok()) {
-    return variants.error();
-  }
-  replica.variants = *std::move(variants);
-  auto config = morph_config(options, spec, *sizing, *lower,
-                             profiled_order(*replica.variants, *lower, options.halves));
+  auto config = morph_config(options, spec, *sizing, *lower);
   if (!config.ok()) {
     return config.error();
   }
@@ -278,6 +252,51 @@ Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
     if (const Status fits = fit_length(model, spec, most, replica.sizing); !fits.ok()) {
       return fits.error();
     }
+  }
+  return replica;
+}
+
+Result<ReplicaOptions> choose_replica(const ModelOptions& model, bool may_morph,
+                                      const MorphOptions& options, const ModelFiles& files,
+                                      const Machine& machine) {
+  const ModelSpec& spec = files.checkpoint->spec();
+  const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
+  if (!cache_bytes.ok()) {
+    return cache_bytes.error();
+  }
+  const auto precision = dtype_precision(model.dtype, spec.stored);
+  const auto lower = precision.ok() ? lower_precisions(options, *precision) : precision.error();
+  if (!lower.ok()) {
+    return lower.error();
+  }
+  const auto sources = lower_sources(options.variants, *lower);
+  if (!sources.ok()) {
+    return sources.error();
+  }
+  auto replica = size_replica(model, may_morph, options, spec, machine);
+  if (!replica.ok() || !may_morph) {
+    return replica;
+  }
+  // If only an operator changes the form, variants are not kept on disk: the operator can wait.
+  const Form& form = replica->sizing.form;
+  std::vector<Precision> kept;
+  std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
+               [&](Precision at) { return layers_at(form, at) > 0; });
+  kept.insert(kept.end(), lower->begin(), lower->end());
+  auto variants =
+      VariantStore::open({files.checkpoint, model.model}, *sources,
+                         {.directory = options.variant_cache,
+                          .precisions = options.mode == "off" ? std::vector<Precision>() : kept,
+                          .most_bytes = *cache_bytes,
+                          .shards = form.shards});
+  if (!variants.ok()) {
+    return variants.error();
+  }
+  replica->variants = *std::move(variants);
+  FormBounds& bounds = replica->morph->bounds;
+  bounds.order = profiled_order(*replica->variants, *lower, options.halves);
+  if (const Status legal = validate(bounds); !legal.ok()) {
+    return legal.error();
   }
   return replica;
 }

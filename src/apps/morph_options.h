@@ -29,9 +29,14 @@ struct MorphOptions {
 };
 void add_morph_options(CLI::App& app, MorphOptions& options);
 
-// Chooses the size of the replica for what `machine` has free and, if its form may change, the
-// policy, its bounds and the variants.
-Result<ReplicaOptions> choose_replica(ModelOptions model, bool may_morph,
+// Chooses the size of a replica of a model with these sizes for what `machine` has free and, if its
+// form may change, the policy and its bounds, which lower layers front to back.
+Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const MorphOptions& options,
+                                    const ModelSpec& spec, const Machine& machine);
+
+// Chooses the same for a model whose files are open and, if its form may change, the variants and
+// the order of layers that was profiled.
+Result<ReplicaOptions> choose_replica(const ModelOptions& model, bool may_morph,
                                       const MorphOptions& options, const ModelFiles& files,
                                       const Machine& machine);
 

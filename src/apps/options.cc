@@ -134,6 +134,13 @@ void add_memory_options(CLI::App& app, ModelOptions& options) {
                  "memory in proportion")
       ->check(whole_number(1, 1 << 20))
       ->capture_default_str();
+  app.add_option(
+         "--microbatches", options.microbatches,
+         "How ready work is divided into the steps of a pipeline. cost: as many steps as "
+         "stages, of equal predicted time; lookahead: halved further, as in KunServe, while "
+         "steps stay efficient; tokens: of equal numbers of tokens")
+      ->check(one_of({"cost", "lookahead", "tokens"}))
+      ->capture_default_str();
 }
 
 }  // namespace

@@ -179,29 +179,10 @@ Status check_names(const std::vector<ModelSetting>& settings) {
   return {};
 }
 
-// Refuses policies that could never form a group.
-Status check_groups(const ModelSetting& setting) {
-  const GroupOptions& group = setting.model.group;
-  const std::string& scale = setting.fleet.scale;
-  const std::string& drop = setting.fleet.drop;
-  if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--scale {} needs several replicas whose layers divide: add "
-                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
-                      scale);
-  }
-  if (drop != "off" && group.replicas < 2) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--drop {} needs several replicas: add --data-parallel-size 2, or more",
-                      drop);
-  }
-  return {};
-}
-
 // Only a policy or an operator changes a form. Replicas that become groups have one that may
 // change.
 bool has_policy(const ModelSetting& setting) {
-  return setting.morph.mode != "off" || setting.fleet.scale != "off" || setting.fleet.drop != "off";
+  return setting.morph.mode != "off" || forms_groups(setting.fleet);
 }
 
 // Sizes a model for an equal part of what `machine` has free, `parts` in all; if that is too
@@ -228,7 +209,7 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
                       "--grammar-memory {} must be a size of at least 16MiB",
                       setting.grammar_memory);
   }
-  if (const Status grouped = check_groups(setting); !grouped.ok()) {
+  if (const Status grouped = check_groups(setting.fleet, setting.model.group); !grouped.ok()) {
     return grouped.error();
   }
   auto files = open_model_files(setting.model);
@@ -250,12 +231,7 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   if (!replica.ok()) {
     return replica.error();
   }
-  // Their flags allow no other names.
-  replica->router = parse_router(setting.fleet.router).value();
-  replica->scale = parse_scale(setting.fleet.scale).value();
-  replica->drop = parse_drop(setting.fleet.drop).value();
-  replica->holds_at_once = setting.fleet.holds_at_once;
-  replica->device_timeout_ns = setting.fleet.device_timeout_s * kNsPerS;
+  set_policies(setting.fleet, *replica);
   const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));

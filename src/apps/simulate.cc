@@ -1,17 +1,22 @@
 #include <algorithm>
-#include <boost/json/array.hpp>
-#include <boost/json/object.hpp>
+#include <bit>
 #include <boost/json/serialize.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "apps/bench_options.h"
 #include "apps/bench_plan.h"
+#include "apps/cluster.h"
+#include "apps/fleet_options.h"
 #include "apps/morph_options.h"
 #include "apps/options.h"
+#include "apps/simulation_report.h"
 #include "apps/version.h"
+#include "cost/known_models.h"
+#include "cost/memory.h"
 #include "loadtest/report_json.h"
 #include "loadtest/report_text.h"
 #include "model/json_file.h"
@@ -25,16 +30,28 @@
 namespace protean {
 namespace {
 
-namespace json = boost::json;
-
 struct SimulateCommand {
   ModelOptions model;
+  std::string like;
+  std::string cluster;
   MorphOptions morph;
+  FleetOptions fleet;
   loadtest::BenchOptions load;
   std::string profile;
   int max_queued = 1024;
   bool as_json = false;
   bool no_records = false;
+};
+
+// A model, how it is served, and the devices that take its steps.
+struct SimulatedModel {
+  std::string name;
+  ModelSpec spec;
+  ReplicaOptions replica;
+  GroupCost cost;
+  MorphCost morph_cost;
+  std::vector<int> longest_tokens;  // see Cluster
+  std::string note;                 // says where the costs come from
 };
 
 // Returns the costs in the file of --profile, else those that a server would use.
@@ -87,99 +104,159 @@ std::vector<TraceRequest> requests_of(loadtest::Workload& workload, double& bloc
   return requests;
 }
 
-SimulationConfig simulation_of(const SimulateCommand& command, const ReplicaOptions& replica,
-                               const ModelSpec& spec, const StepCost& cost) {
+// Changes of form need one that may change, and so do groups.
+bool may_morph(const SimulateCommand& command) {
+  return command.morph.mode != "off" || forms_groups(command.fleet);
+}
+
+// Returns the model on devices with a built-in profile.
+Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string name,
+                                  const ModelSpec& spec) {
+  const auto cluster = read_cluster(command.cluster);
+  if (!cluster.ok()) {
+    return cluster.error();
+  }
+  ModelOptions model = command.model;
+  if (model.device_memory == "auto") {
+    model.device_memory = fmt::format("{}", cluster->memory_bytes);
+  }
+  auto replica = size_replica(model, may_morph(command), command.morph, spec, machine_of(*cluster));
+  if (!replica.ok()) {
+    return replica.error();
+  }
+  const Sizing& sizing = replica->sizing;
+  if (std::ssize(sizing.devices) != cluster->devices) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--cluster {}: the replicas take {} of its {} devices: change "
+                      "--data-parallel-size, --tensor-parallel-size or --pipeline-parallel-size",
+                      command.cluster, sizing.devices.size(), cluster->devices);
+  }
+  const std::vector<Precision> layers = fingerprint_options(*replica).layers;
+  const double link_bytes_per_us = cluster->link.bytes_per_us;
+  return SimulatedModel{.name = std::move(name),
+                        .spec = spec,
+                        .replica = *std::move(replica),
+                        .cost = group_cost(*cluster, spec, layers, sizing.form.kv.precision),
+                        .morph_cost = {.copy_bytes_per_us = link_bytes_per_us,
+                                       .fetch_bytes_per_us = link_bytes_per_us},
+                        .longest_tokens = cluster->longest_tokens,
+                        .note = fmt::format("simulated on {}: a roofline of {}", cluster->name,
+                                            cluster->profile.source)};
+}
+
+// Returns the model on this machine, or on the one whose costs --profile has.
+Result<SimulatedModel> on_this_machine(const SimulateCommand& command, const ModelFiles& files) {
+  auto replica =
+      choose_replica(command.model, may_morph(command), command.morph, files, this_machine());
+  if (!replica.ok()) {
+    return replica.error();
+  }
+  const auto cost = step_cost_of(command, files, *replica);
+  if (!cost.ok()) {
+    return cost.error();
+  }
+  const std::string origin = command.profile.empty() ? "the profile" : command.profile;
+  if (const Status known = check_known(cost->cost, *replica, origin); !known.ok()) {
+    return known.error();
+  }
+  const ModelSpec& spec = files.checkpoint->spec();
   const WorkerOptions defaults;
-  const int threads = replica.sizing.cpus.front().threads;
-  SimulationConfig config{.engine = engine_config(replica, spec),
-                          .replicas = replica.model.group.replicas,
-                          .router = replica.router,
-                          .step_cost = cost,
-                          .seed = command.load.load.workload.seed,
-                          .max_concurrency = command.load.load.max_concurrency,
-                          .max_outstanding = command.model.max_num_seqs + command.max_queued,
-                          .keep_token_times = true};
-  config.morph_cost = {.share_during_steps = std::min(1.0, defaults.background_share * threads),
+  const int threads = replica->sizing.cpus.front().threads;
+  MorphCost morph_cost{.share_during_steps = std::min(1.0, defaults.background_share * threads),
                        .step_slowdown = defaults.background_share};
-  if (cost.copy_bytes_per_us > 0) {
-    config.morph_cost.copy_bytes_per_us = cost.copy_bytes_per_us;
+  if (cost->cost.copy_bytes_per_us > 0) {
+    morph_cost.copy_bytes_per_us = morph_cost.fetch_bytes_per_us = cost->cost.copy_bytes_per_us;
+  }
+  const std::vector<Precision> layers = fingerprint_options(*replica).layers;
+  const bool divides = std::ssize(replica->sizing.devices) > 1;
+  return SimulatedModel{
+      .name = files.name,
+      .spec = spec,
+      .replica = *std::move(replica),
+      .cost = group_cost(cost->cost, spec, layers, kAssumedSums),
+      .morph_cost = morph_cost,
+      .longest_tokens = {},
+      .note = fmt::format(
+          "simulated with the cost of steps on {}, {} threads, from {}{}", cost->cpu, cost->threads,
+          cost->origin == StepCostOrigin::kFingerprint ? "a fingerprint" : "the whole model",
+          divides ? ", sums among devices not measured" : "")};
+}
+
+Result<SimulatedModel> simulated_model(SimulateCommand& command) {
+  if (const Status grouped = check_groups(command.fleet, command.model.group); !grouped.ok()) {
+    return grouped.error();
+  }
+  if (command.like.empty() == command.model.model.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "protean simulate needs MODEL or --like NAME, and not both");
+  }
+  if (!command.like.empty()) {
+    const auto known = find_known_model(command.like, true);
+    if (!known.ok()) {
+      return known.error();
+    }
+    if (command.cluster.empty()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--like {} has no weights to run here: name devices with a built-in "
+                        "profile, such as --cluster 8xH20, or give MODEL",
+                        command.like);
+    }
+    return on_cluster(command, command.like, known->spec);
+  }
+  if (Status located = locate_model(command.model); !located.ok()) {
+    return located.error();
+  }
+  const auto files = open_model_files(command.model);
+  if (!files.ok()) {
+    return files.error();
+  }
+  return command.cluster.empty() ? on_this_machine(command, *files)
+                                 : on_cluster(command, files->name, files->checkpoint->spec());
+}
+
+// Limits requests to what as many devices as the form has may serve.
+void limit_length(const SimulatedModel& model, const Form& form, EngineConfig& engine) {
+  const std::size_t power = std::bit_width(form.group.size()) - 1;
+  if (!model.longest_tokens.empty()) {
+    const std::size_t at = std::min(power, model.longest_tokens.size() - 1);
+    engine.scheduler.max_model_len =
+        std::min(engine.scheduler.max_model_len, model.longest_tokens[at]);
+  }
+}
+
+SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedModel& model) {
+  const ReplicaOptions& replica = model.replica;
+  const Form& form = replica.sizing.form;
+  SimulationConfig config{
+      .engine = engine_config(replica, model.spec),
+      .replicas = replica.model.group.replicas,
+      .router = replica.router,
+      .step_cost = replica.step_cost,
+      .seed = command.load.load.workload.seed,
+      .max_concurrency = command.load.load.max_concurrency,
+      .max_outstanding =
+          command.model.max_num_seqs * replica.model.group.replicas + command.max_queued,
+      .keep_token_times = true};
+  config.block_copy_us = static_cast<double>(kv_block_bytes(model.spec, form.kv)) /
+                         model.morph_cost.fetch_bytes_per_us;
+  config.morph_cost = model.morph_cost;
+  config.group_cost = model.cost;
+  config.devices = MorphModel::Devices{model.spec, replica.sizing.budget, form};
+  limit_length(model, form, config.engine);
+  config.groups = group_config(replica, model.spec);
+  if (config.groups && !model.longest_tokens.empty()) {
+    const std::size_t power = std::bit_width(form.group.size()) - 1;
+    const auto first = std::min(power, model.longest_tokens.size() - 1);
+    config.groups->longest_tokens.assign(
+        model.longest_tokens.begin() + static_cast<std::ptrdiff_t>(first),
+        model.longest_tokens.end());
+    config.groups->wide_engine = [model](const Form& wide) {
+      EngineConfig engine = wide_engine_config(model.replica, model.spec, wide);
+      limit_length(model, wide, engine);
+      return engine;
+    };
   }
   return config;
-}
-
-loadtest::RequestRecord planned_record(std::uint64_t request, const TraceRequest& traced) {
-  return {.index = static_cast<std::int64_t>(request) - 1,
-          .planned_input_tokens = traced.input_tokens,
-          .planned_output_tokens = traced.output_tokens,
-          .input_tokens = traced.input_tokens};
-}
-
-loadtest::RequestRecord record_of(const FinishedRequest& done, const TraceRequest& traced) {
-  loadtest::RequestRecord record = planned_record(done.request, traced);
-  const bool completed = done.reason == FinishReason::kStop || done.reason == FinishReason::kLength;
-  record.due_ns = record.sent_ns = record.connected_ns = done.times.arrived_ns;
-  record.first_token_ns = done.times.first_token_ns;
-  record.last_token_ns = done.tokens_ns.empty() ? -1 : done.tokens_ns.back();
-  record.end_ns = done.times.finished_ns;
-  record.input_tokens = done.usage.prompt_tokens;
-  record.output_tokens = done.usage.output_tokens;
-  record.cached_tokens = done.usage.cached_tokens;
-  record.chunks = done.usage.output_tokens;
-  record.has_usage = true;
-  record.outcome = completed ? loadtest::Outcome::kCompleted : loadtest::Outcome::kErrorEvent;
-  record.http_status = 200;
-  record.finish_reason = completed ? "length" : "error";
-  for (std::size_t i = 1; i < done.tokens_ns.size(); ++i) {
-    record.itl_ms.push_back(
-        static_cast<float>(static_cast<double>(done.tokens_ns[i] - done.tokens_ns[i - 1]) /
-                           static_cast<double>(kNsPerMs)));
-  }
-  return record;
-}
-
-loadtest::RunResult run_of(const SimulationReport& report,
-                           const std::vector<TraceRequest>& requests) {
-  loadtest::RunResult run;
-  const auto traced = [&](std::uint64_t request) -> const TraceRequest& {
-    return requests.at(static_cast<std::size_t>(request) - 1);
-  };
-  for (const FinishedRequest& done : report.finished) {
-    run.records.push_back(record_of(done, traced(done.request)));
-  }
-  for (const RefusedRequest& refused : report.refusals) {
-    loadtest::RequestRecord record = planned_record(refused.request, traced(refused.request));
-    record.due_ns = record.sent_ns = record.connected_ns = record.end_ns = refused.at_ns;
-    record.outcome = loadtest::Outcome::kHttpStatus;
-    record.http_status = 429;
-    record.error = "the server has too many requests, or would be too late";
-    run.records.push_back(std::move(record));
-  }
-  std::sort(run.records.begin(), run.records.end(),
-            [](const auto& a, const auto& b) { return a.index < b.index; });
-  for (const loadtest::RequestRecord& record : run.records) {
-    run.elapsed_ns = std::max(run.elapsed_ns, record.end_ns);
-  }
-  return run;
-}
-
-// What became of the form: swaps, and where tokens were drawn.
-json::object form_object(const SimulationReport& report, TimeNs elapsed_ns) {
-  if (report.forms.empty()) {
-    return {};
-  }
-  const FormStatus& last = *report.forms.back().status;
-  const std::int64_t swaps = last.swaps_down_total + last.swaps_up_total;
-  const double minutes = loadtest::seconds(elapsed_ns) / 60;
-  json::object tokens;
-  for (const TokensAt& at : last.output_tokens) {
-    tokens[at.precision] = at.tokens;
-  }
-  return {{"at_end", to_string(last.form)},
-          {"swaps_down", last.swaps_down_total},
-          {"swaps_up", last.swaps_up_total},
-          {"swaps_per_minute", minutes > 0 ? static_cast<double>(swaps) / minutes : 0.0},
-          {"failures", last.failures_total},
-          {"output_tokens", std::move(tokens)}};
 }
 
 int run_simulate(SimulateCommand& command) {
@@ -187,33 +264,15 @@ int run_simulate(SimulateCommand& command) {
   if (!plan.ok()) {
     return exit_with(plan.error());
   }
-  if (Status located = locate_model(command.model); !located.ok()) {
-    return exit_with(located.error());
+  auto model = simulated_model(command);
+  if (!model.ok()) {
+    return exit_with(model.error());
   }
-  const auto files = open_model_files(command.model);
-  if (!files.ok()) {
-    return exit_with(files.error());
-  }
-  auto replica = choose_replica(command.model, command.morph.mode != "off", command.morph, *files,
-                                this_machine());
-  if (!replica.ok()) {
-    return exit_with(replica.error());
-  }
-  if (replica->sizing.form.group.size() > 1) {
-    return exit_with({ErrorCode::kUnsupported,
-                      "a simulated replica has one device: leave out the flags that divide a model "
-                      "among several"});
-  }
-  const auto cost = step_cost_of(command, *files, *replica);
-  if (!cost.ok()) {
-    return exit_with(cost.error());
-  }
-  const std::string origin = command.profile.empty() ? "the profile" : command.profile;
-  if (const Status known = check_known(cost->cost, *replica, origin); !known.ok()) {
-    return exit_with(known.error());
-  }
-  replica->step_cost = cost->cost;
-  SimulationConfig config = simulation_of(command, *replica, files->checkpoint->spec(), cost->cost);
+  ReplicaOptions& replica = model->replica;
+  set_policies(command.fleet, replica);
+  const Form& form = replica.sizing.form;
+  replica.step_cost = model->cost.on(stages_of(form).front().devices.size());
+  SimulationConfig config = simulation_of(command, *model);
   const std::vector<TraceRequest> requests =
       requests_of(*plan->workload, config.prefix_block_tokens);
   const SimulationReport report = simulate(config, requests);
@@ -221,23 +280,28 @@ int run_simulate(SimulateCommand& command) {
   loadtest::RunDescription& about = plan->description;
   about.server = "simulated";
   about.endpoint = "simulated";
-  about.model = files->name;
+  about.model = model->name;
   about.date = "simulated";
-  about.notes.push_back(fmt::format(
-      "simulated with the cost of steps on {}, {} threads, from {}", cost->cpu, cost->threads,
-      cost->origin == StepCostOrigin::kFingerprint ? "a fingerprint" : "the whole model"));
+  about.notes.push_back(model->note);
+  about.notes.push_back(fmt::format("each replica begins with {}", to_string(form)));
   const loadtest::OutputOptions& output = command.load.output;
   const loadtest::Summary summary = summarise_run(run, output.slo, output.percentiles);
-  const json::object form = form_object(report, run.elapsed_ns);
+  const auto text_of = [](const boost::json::object& object) {
+    return object.empty() ? std::string() : boost::json::serialize(object);
+  };
+  const std::string forms = text_of(form_object(report, run.elapsed_ns));
+  const std::string groups = text_of(groups_object(report));
   if (command.as_json) {
-    print_text(json_of(
-        about, summary, run,
-        {.requests = !command.no_records, .form = form.empty() ? "" : json::serialize(form)}));
+    print_text(json_of(about, summary, run,
+                       {.requests = !command.no_records, .form = forms, .groups = groups}));
     return 0;
   }
   print_text(table_of(about, summary));
-  if (!form.empty()) {
-    print_text(fmt::format("form: {}\n", json::serialize(form)));
+  if (!forms.empty()) {
+    print_text(fmt::format("form: {}\n", forms));
+  }
+  if (!groups.empty()) {
+    print_text(fmt::format("groups: {}\n", groups));
   }
   return 0;
 }
@@ -251,9 +315,19 @@ void add_simulate(CLI::App& root, int& exit_code) {
       "latencies as bench serve does");
   auto command = std::make_shared<SimulateCommand>();
   add_model_options(*app, command->model);
+  app->get_option("MODEL")->required(false);
+  add_fleet_options(*app, command->fleet);
   add_morph_options(*app, command->morph);
   loadtest::add_arrival_options(*app, command->load);
   app->option_defaults()->group("Simulation");
+  app->add_option("--cluster", command->cluster,
+                  "Devices to simulate: NxNAME of a built-in profile (A100, H100, A40, A6000, "
+                  "H20), or a TOML file with profile, devices, memory, link_us, link_bytes_per_us, "
+                  "slowdown and longest (default devices of this machine)")
+      ->type_name("NxNAME|FILE");
+  app->add_option("--like", command->like,
+                  "Simulate a published model's sizes, without its weights, on a cluster")
+      ->type_name("NAME");
   app->add_option("--profile", command->profile,
                   "Take the cost of steps from this output of protean profile --steps --json "
                   "(default what a server on this machine would use)")
@@ -269,6 +343,8 @@ void add_simulate(CLI::App& root, int& exit_code) {
   app->add_flag("--no-records", command->no_records, "Leave single requests out of it");
   app->footer(
       "Example: protean simulate MODEL --trace azure.csv --device-memory 2750MiB --morph balanced\n"
+      "         protean simulate --like qwen2.5-32b --cluster 8xH20 --data-parallel-size 8 \\\n"
+      "             --max-tensor-parallel-size 4 --scale paper --request-rate 2\n"
       "The same flags and the same profile give the same output, byte for byte.");
   app->callback([command, &exit_code] { exit_code = run_simulate(*command); });
 }

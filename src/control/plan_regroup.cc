@@ -43,21 +43,6 @@ std::vector<Held> dropping_order(int layers) {
   return order;
 }
 
-// Returns the pages that a device takes to prepare a step.
-std::int64_t pages_taken(const ModelSpec& spec, const Form& before, const HoldShards& hold,
-                         int device, std::int64_t page_bytes) {
-  const Form next = after(before, hold);
-  const auto index = static_cast<std::size_t>(device);
-  const std::int64_t each =
-      component_pages(spec, hold.component, precision_of(before, hold.layer, hold.component),
-                      page_bytes, before.shards) /
-      before.shards;
-  const std::int64_t kv =
-      kv_pages_on(spec, next, device, page_bytes) - kv_pages_on(spec, before, device, page_bytes);
-  return each * new_shards(hold.runs[index], before.group[index].of(hold.layer, hold.component)) +
-         std::max<std::int64_t>(0, kv);
-}
-
 // Returns how many layers before this one the device holds.
 int layers_before(const Holding& holding, std::size_t layer) {
   return static_cast<int>(std::count_if(holding.layers.begin(),
@@ -159,7 +144,7 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
     for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
       const std::int64_t needed =
           std::max(pages_on(spec, form, device, budget.page_bytes) +
-                       pages_taken(spec, form, hold, device, budget.page_bytes),
+                       pages_to_hold(spec, form, hold, device, budget.page_bytes),
                    pages_on(spec, next, device, budget.page_bytes));
       if (needed > budget.pages) {
         return make_error(ErrorCode::kExhausted,
@@ -178,6 +163,20 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
   return morph;
 }
 
+std::int64_t pages_to_hold(const ModelSpec& spec, const Form& form, const HoldShards& hold,
+                           int device, std::int64_t page_bytes) {
+  const Form next = after(form, hold);
+  const auto index = static_cast<std::size_t>(device);
+  const std::int64_t each =
+      component_pages(spec, hold.component, precision_of(form, hold.layer, hold.component),
+                      page_bytes, form.shards) /
+      form.shards;
+  const std::int64_t kv =
+      kv_pages_on(spec, next, device, page_bytes) - kv_pages_on(spec, form, device, page_bytes);
+  return each * new_shards(hold.runs[index], form.group[index].of(hold.layer, hold.component)) +
+         std::max<std::int64_t>(0, kv);
+}
+
 std::size_t preparable(const ModelSpec& spec, const Form& form, std::span<const MorphStep> steps,
                        const PageBudget& budget) {
   std::vector<std::int64_t> used;
@@ -189,7 +188,7 @@ std::size_t preparable(const ModelSpec& spec, const Form& form, std::span<const 
   for (const MorphStep& step : steps) {
     for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
       std::int64_t& pages = used[static_cast<std::size_t>(device)];
-      pages += pages_taken(spec, before, std::get<HoldShards>(step), device, budget.page_bytes);
+      pages += pages_to_hold(spec, before, std::get<HoldShards>(step), device, budget.page_bytes);
       if (pages > budget.pages && count > 0) {
         return count;
       }

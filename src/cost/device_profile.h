@@ -20,6 +20,10 @@ struct Transfer {
   double time_us(double bytes) const { return us + (bytes_per_us > 0 ? bytes / bytes_per_us : 0); }
 };
 
+// The time of a sum among devices of this machine. Not measured: the order of what a wake-up and a
+// cache line take between two cores.
+inline constexpr Transfer kAssumedSums = {.us = 5, .bytes_per_us = 4000};
+
 // What a device reads, computes and sends, as far as the time of a step depends on it: the roofline
 // of a device on which no fingerprint was run. Rates are what was achieved, not what the maker
 // promises.

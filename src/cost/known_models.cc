@@ -65,8 +65,9 @@ ModelSpec qwen_05b() {
   return spec;
 }
 
-ModelSpec qwen_32b() {
-  ModelSpec spec = qwen(64, 5120, 27648, attention_of(40, 8, 128, true));
+// The larger models of the family have more rows in their vocabulary.
+ModelSpec large_qwen(int layers, int hidden, int ffn, int heads) {
+  ModelSpec spec = qwen(layers, hidden, ffn, attention_of(heads, 8, 128, true));
   spec.vocab = 152064;
   return spec;
 }
@@ -106,7 +107,7 @@ ModelSpec gpt_oss(int layers) {
 }  // namespace
 
 std::span<const KnownModel> known_models() {
-  static const std::array<KnownModel, 14> models = {{
+  static const std::array<KnownModel, 16> models = {{
       {"llama-3.2-1b", llama_1b()},
       {"llama-3.1-8b", llama(32, 4096, 14336, attention_of(32, 8, 128))},
       {"llama-3.1-70b", llama(80, 8192, 28672, attention_of(64, 8, 128))},
@@ -117,7 +118,9 @@ std::span<const KnownModel> known_models() {
       {"falcon-40b", falcon(60, 8192, attention_of(128, 8, 64))},
       {"gpt-j-6b", ungated(28, 4096, 50400, attention_of(16, 16, 256))},
       {"qwen2.5-0.5b", qwen_05b()},
-      {"qwen2.5-32b", qwen_32b()},
+      {"qwen2.5-14b", large_qwen(48, 5120, 13824, 40)},
+      {"qwen2.5-32b", large_qwen(64, 5120, 27648, 40)},
+      {"qwen2.5-72b", large_qwen(80, 8192, 29568, 64)},
       {"gpt-oss-20b", gpt_oss(24), 32},
       {"gpt-oss-120b", gpt_oss(36), 128},
       {"150m", small_llama()},

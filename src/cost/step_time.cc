@@ -26,6 +26,24 @@ bool StepCost::is_known() const {
                                                 [](const LayersCost& of) { return of.is_known(); });
 }
 
+StepCost scaled(const StepCost& cost, double factor) {
+  StepCost all = cost;
+  for (double* us :
+       {&all.fixed_us, &all.token_us, &all.context_token_us, &all.sequence_us, &all.kv_token_us}) {
+    *us *= factor;
+  }
+  for (LayersCost& of : all.layers) {
+    for (double* us : {&of.step_us, &of.token_us, &of.more_token_us, &of.tile_us}) {
+      *us *= factor;
+    }
+  }
+  for (LogitsCost& of : all.logits) {
+    of.step_us *= factor;
+    of.row_us *= factor;
+  }
+  return all;
+}
+
 StepPrecision step_precision(const ModelSpec& spec, const Form& form) {
   return {layer_shares(spec, form), form.embeddings};
 }
@@ -48,22 +66,39 @@ StepCost nominal_step_cost(const ModelSpec& spec) {
 }
 
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision) {
+  return predict_us(cost, work, precision, ModelPart{});
+}
+
+double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision,
+                  const ModelPart& part) {
   const auto tokens = static_cast<double>(work.tokens);
-  double us = cost.fixed_us + cost.token_us * tokens + cost.context_token_us * work.context_tokens +
-              cost.sequence_us * static_cast<double>(work.sequences) +
-              cost.kv_token_us * work.kv_tokens;
-  if (work.logit_rows > 0) {
+  double us = part.begins ? cost.fixed_us + cost.token_us * tokens : 0;
+  us += part.attention * (cost.context_token_us * work.context_tokens +
+                          cost.sequence_us * static_cast<double>(work.sequences) +
+                          cost.kv_token_us * work.kv_tokens);
+  if (part.logits && work.logit_rows > 0) {
     const LogitsCost& logits = cost.logits_at(precision.embeddings);
     us += logits.step_us + logits.row_us * static_cast<double>(work.logit_rows);
   }
   for (std::size_t i = 0; i < precision.layers.size(); ++i) {
     const LayersCost& of = cost.layers[i];
     const double first = std::min(tokens, of.bend_tokens);
-    us += precision.layers[i] *
+    us += part.weights * precision.layers[i] *
           (of.step_us + of.token_us * first + of.more_token_us * (tokens - first) +
            of.tile_us * std::ceil(tokens / of.tile_tokens));
   }
   return us;
+}
+
+int efficient_tokens(const StepCost& cost, const StepPrecision& precision) {
+  constexpr int kMost = 8192;
+  const auto us = [&](int tokens) { return predict_us(cost, {.tokens = tokens}, precision); };
+  const double long_us = (us(2 * kMost) - us(kMost)) / kMost;
+  int tokens = 16;
+  while (tokens < kMost && us(tokens) > 1.25 * long_us * tokens) {
+    tokens *= 2;
+  }
+  return tokens;
 }
 
 double predict_us(const StepCost& cost, const StepPlan& plan) {

@@ -74,8 +74,28 @@ struct StepCost {
 // mean anything until a StepCorrection has seen some hundred steps.
 StepCost nominal_step_cost(const ModelSpec& spec);
 
+// Returns the cost of steps that take `factor` times as long.
+StepCost scaled(const StepCost& cost, double factor);
+
 // Layers without a share cost nothing.
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision = {});
+
+// Returns the tokens of a prompt that a step needs so that each takes at most a quarter longer than
+// in a long step: a power of two.
+int efficient_tokens(const StepCost& cost, const StepPrecision& precision);
+
+// A part of a model that some devices compute: shares of the layers' weights and of their
+// attention, the beginning of the step, and the LM head.
+struct ModelPart {
+  double weights = 1;
+  double attention = 1;
+  bool begins = true;
+  bool logits = true;
+};
+
+// Predicts the time of a part of the model, which takes its share of the whole model's time.
+double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision,
+                  const ModelPart& part);
 double predict_us(const StepCost& cost, const StepPlan& plan);
 
 }  // namespace protean

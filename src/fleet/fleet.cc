@@ -125,22 +125,30 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
     return;
   }
   std::size_t chosen = 0;
+  std::vector<std::size_t> to_grow;  // candidates that can hold the request with their neighbours
   if (candidates_.size() > 1 || scales()) {
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       candidates_[i].expected =
           stations_[candidate_replicas_[i]].engine->prospect(arrival.request, now_ns);
     }
     if (scales()) {
-      if (hold(arrival, now_ns)) {
+      if (grouping_.config().scale == ScalePolicy::kNeighbours) {
+        to_grow = overlook_length(arrival.request);
+      } else if (hold(arrival, now_ns)) {
         return;
       }
       pass_over_closing();
     }
     chosen = choose_replica(router_, candidates_, turn % candidates_.size());
   }
+  const bool grows = std::find(to_grow.begin(), to_grow.end(), chosen) != to_grow.end();
   chosen = candidate_replicas_[chosen];
   turn_ = (chosen + 1) % stations_.size();
   const ReplicaId replica{static_cast<std::int32_t>(chosen)};
+  if (grows) {
+    keep_waiting(arrival, replica, now_ns);
+    return;
+  }
   owner_.emplace(arrival.request.id, replica);
   at(replica).handle({now_ns, std::move(arrival), replica});
 }

@@ -115,6 +115,10 @@ class Fleet : private TokenSink {
   void regroup(TimeNs now_ns);
   bool scales() const { return blocks_of_.size() > 1; }
   bool hold(Arrival& arrival, TimeNs now_ns);
+  void keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns);
+  bool could_grow_for(const Request& request) const;
+  std::vector<std::size_t> overlook_length(const Request& request);
+  std::optional<std::vector<ReplicaId>> two_for(const HeldRequest& held) const;
   void end_held(std::size_t index, FinishReason reason, TimeNs now_ns);
   enum class HandOver : std::uint8_t {
     kDone,
@@ -140,6 +144,7 @@ class Fleet : private TokenSink {
   void watch(TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
   void forget_migrations(ReplicaId replica, TimeNs now_ns);
+  int longest_tokens() const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
   bool serves_alone(ReplicaId replica) const;

@@ -16,6 +16,14 @@ constexpr int kMostAttempts = 4;  // to form a group for a held request
 
 std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::size_t replicas) {
   std::vector<std::int64_t> blocks = {config.form.kv.blocks};
+  const auto limit = [&] {
+    const std::size_t power = blocks.size() - 1;
+    if (power < config.longest_tokens.size()) {
+      blocks.back() = std::min(blocks.back(), ceil_div<std::int64_t>(config.longest_tokens[power],
+                                                                     config.form.kv.block_tokens));
+    }
+  };
+  limit();
   if (config.devices == nullptr || config.scale == ScalePolicy::kOff) {
     return blocks;
   }
@@ -28,6 +36,7 @@ std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::si
     blocks.push_back(std::max(
         wide->kv.blocks,
         kv_blocks_beside(config.spec, *wide, budget.pages - budget.reserve, budget.page_bytes)));
+    limit();
   }
   return blocks;
 }
@@ -70,24 +79,56 @@ void Fleet::pass_over_closing() {
   }
 }
 
+// Returns the length of the longest request that any group serves, whatever KV it needs.
+int Fleet::longest_tokens() const {
+  const std::vector<int>& longest = grouping_.config().longest_tokens;
+  return longest.empty() ? stations_.front().engine->limits().max_model_len : longest.back();
+}
+
+namespace {
+
+bool too_long(const ReplicaView& view) {
+  return view.expected.refusal && view.expected.refusal->code != ErrorCode::kExhausted;
+}
+
+}  // namespace
+
+// Returns true if a group could hold the request.
+bool Fleet::could_grow_for(const Request& request) const {
+  const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
+  return tokens <= longest_tokens() &&
+         blocks_needed(std::ssize(request.prompt), request.max_tokens) <= blocks_of_.back();
+}
+
 // Accepts a request that no replica can hold now and a group could. Returns false if none could.
 bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
-  const Request& request = arrival.request;
-  const auto too_long = [](const ReplicaView& view) {
-    return view.expected.refusal && view.expected.refusal->code != ErrorCode::kExhausted;
-  };
-  const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
   if (!std::all_of(candidates_.begin(), candidates_.end(), too_long) ||
-      tokens > stations_.front().engine->limits().max_model_len ||
-      blocks_needed(std::ssize(request.prompt), request.max_tokens) > blocks_of_.back()) {
+      !could_grow_for(arrival.request)) {
     return false;
   }
-  OutputBatch batch{.at_ns = now_ns};
-  batch.outputs.emplace_back(Accepted{request.id});
-  batch.observation = at(ReplicaId{0}).observe();
-  held_.push_back({.request = std::move(arrival.request), .arrived_ns = now_ns});
-  sink_.emit(std::move(batch));
+  keep_waiting(arrival, std::nullopt, now_ns);
   return true;
+}
+
+// Lets candidates that are too small for a request count as if they could hold it, and returns
+// them. Nothing if no group could hold it.
+std::vector<std::size_t> Fleet::overlook_length(const Request& request) {
+  std::vector<std::size_t> small;
+  for (std::size_t i = 0; i < candidates_.size() && could_grow_for(request); ++i) {
+    if (too_long(candidates_[i])) {
+      candidates_[i].expected.refusal.reset();
+      small.push_back(i);
+    }
+  }
+  return small;
+}
+
+void Fleet::keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns) {
+  OutputBatch batch{.at_ns = now_ns};
+  batch.outputs.emplace_back(Accepted{arrival.request.id});
+  batch.observation = this->at(ReplicaId{0}).observe();
+  held_.push_back({.request = std::move(arrival.request), .arrived_ns = now_ns, .at = at});
+  sink_.emit(std::move(batch));
 }
 
 void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
@@ -124,6 +165,10 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
     if (!in_service(i) || grouping_.changes(replica)) {
+      continue;
+    }
+    const std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
+    if (held.at && std::find(replicas.begin(), replicas.end(), *held.at) == replicas.end()) {
       continue;
     }
     const Prospect expected = held.moved ? at(replica).prospect(*held.moved->sequence)
@@ -207,15 +252,11 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   if (grouping_.busy()) {
     return false;
   }
-  std::vector<ScaleUnit> units;
   bool at_rest = true;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (in_service(i)) {
-      units.push_back(unit_of(i));
-      at_rest = at_rest && stations_[i].engine->form_at_rest();
-    }
+    at_rest = at_rest && (!in_service(i) || stations_[i].engine->form_at_rest());
   }
-  const auto two = choose_scale_up(units, blocks, blocks_of_);
+  const auto two = two_for(held_[index]);
   if (two && scale(*two, reason, now_ns)) {
     return !grouping_.busy();
   }
@@ -223,6 +264,20 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
     end_held(index, FinishReason::kFailed, now_ns);
   }
   return at_rest;
+}
+
+// Returns the units that are to become one next for a held request.
+std::optional<std::vector<ReplicaId>> Fleet::two_for(const HeldRequest& held) const {
+  std::vector<ScaleUnit> units;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    if (in_service(i)) {
+      units.push_back(unit_of(i));
+    }
+  }
+  return held.at
+             ? choose_neighbours(units, *held.at)
+             : choose_scale_up(units, blocks_needed(held.prompt_tokens(), held.asks().max_tokens),
+                               blocks_of_);
 }
 
 // Asks for one group of several. Returns false if it cannot be had.

@@ -39,6 +39,8 @@ struct GroupConfig {
   int steps_at_once = 1;  // HoldShards steps that are committed between two joint steps
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
+  // Tokens of the longest request that a group of 2^k replicas serves; empty: what its KV holds.
+  std::vector<int> longest_tokens;
 };
 
 // Replicas that serve as one, with what they need to part again.

@@ -29,17 +29,20 @@ std::string_view to_string(ScalePolicy policy) {
       return "off";
     case ScalePolicy::kPaper:
       return "paper";
+    case ScalePolicy::kNeighbours:
+      return "neighbours";
   }
   return "?";
 }
 
 Result<ScalePolicy> parse_scale(std::string_view name) {
-  for (const ScalePolicy policy : {ScalePolicy::kOff, ScalePolicy::kPaper}) {
+  for (const ScalePolicy policy :
+       {ScalePolicy::kOff, ScalePolicy::kPaper, ScalePolicy::kNeighbours}) {
     if (to_string(policy) == name) {
       return policy;
     }
   }
-  return make_error(ErrorCode::kInvalidArgument, "--scale {}: use off or paper", name);
+  return make_error(ErrorCode::kInvalidArgument, "--scale {}: use off, paper or neighbours", name);
 }
 
 std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit> units,
@@ -56,6 +59,33 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit>
     }
   }
   return largest;
+}
+
+std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleUnit> units,
+                                                        ReplicaId at) {
+  const auto unit_at = [&](std::int32_t first, std::int32_t replicas) {
+    return std::any_of(units.begin(), units.end(), [&](const ScaleUnit& unit) {
+      return unit.replica.value == first && unit.replicas == replicas;
+    });
+  };
+  const auto own = std::find_if(units.begin(), units.end(), [&](const ScaleUnit& unit) {
+    return at.value >= unit.replica.value && at.value < unit.replica.value + unit.replicas;
+  });
+  if (own == units.end() || own->replica.value % own->replicas != 0) {
+    return std::nullopt;
+  }
+  std::int32_t left = own->replica.value & ~own->replicas;
+  std::int32_t size = own->replicas;
+  while (size > 0) {
+    const std::int32_t right = left + size;
+    const bool left_is_whole = unit_at(left, size);
+    if (left_is_whole && unit_at(right, size)) {
+      return std::vector{ReplicaId{left}, ReplicaId{right}};
+    }
+    left = left_is_whole ? right : left;  // the run that is not one unit
+    size /= 2;
+  }
+  return std::nullopt;
 }
 
 bool is_closing(const ScaleUnit& unit) {

@@ -20,6 +20,9 @@ namespace protean {
 enum class ScalePolicy : std::uint8_t {
   kOff,    // such requests are refused
   kPaper,  // AMOEBA section 3.3
+  // The paper's baseline (section 4.2.4): the router chooses a replica whatever it can hold, and
+  // the replica becomes one with its neighbours if it cannot hold the request.
+  kNeighbours,
 };
 
 std::string_view to_string(ScalePolicy policy);
@@ -42,6 +45,12 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit>
                                                       std::int64_t blocks,
                                                       std::span<const std::int64_t> blocks_of);
 
+// Returns two units that are to become one next so that the unit with replica `at` grows: itself
+// and the next run of equally many replicas, or if that run is not one unit, two units of it. Units
+// are aligned runs of a power of two of replicas. Nothing if there is no such run.
+std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleUnit> units,
+                                                        ReplicaId at);
+
 // Returns true if a group waits for its end: its long requests have ended. It is not available for
 // requests that others can serve.
 bool is_closing(const ScaleUnit& unit);
@@ -54,7 +63,8 @@ struct HeldRequest {
   Request request;
   TimeNs arrived_ns = 0;
   std::optional<MovedRequest> moved = {};  // instead of `request`, if it was in a replica before
-  int failed_attempts = 0;                 // to form a group, while it waited
+  std::optional<ReplicaId> at = {};  // that was chosen, whose group is to hold it; nothing: any
+  int failed_attempts = 0;           // to form a group, while it waited
 
   const Request& asks() const { return moved ? moved->sequence->asks : request; }
   std::int64_t prompt_tokens() const {

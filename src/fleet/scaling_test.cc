@@ -47,10 +47,39 @@ TEST(Scaling, AGroupPartsOnceItsLongRequestsHaveEndedAndHalfOfItsKvIsFree) {
   EXPECT_FALSE(is_closing(unit(0, 1, 3)));
 }
 
+TEST(Scaling, NeighboursBecomeOneAroundAReplica) {
+  const auto two = [](const std::vector<ScaleUnit>& units, int at) {
+    std::vector<int> replicas;
+    for (const ReplicaId replica :
+         choose_neighbours(units, ReplicaId{at}).value_or(std::vector<ReplicaId>{})) {
+      replicas.push_back(replica.value);
+    }
+    return replicas;
+  };
+  const std::vector<ScaleUnit> alone = {unit(0, 1, 0), unit(1, 1, 9), unit(2, 1, 0), unit(3, 1, 0)};
+  EXPECT_EQ(two(alone, 1), (std::vector{0, 1})) << "whatever the load";
+  EXPECT_EQ(two(alone, 2), (std::vector{2, 3}));
+  EXPECT_EQ(two({unit(0, 2, 0), unit(2, 1, 0), unit(3, 1, 0)}, 1), (std::vector{2, 3}))
+      << "the neighbours become one first";
+  EXPECT_EQ(two({unit(0, 2, 0), unit(2, 2, 0)}, 3), (std::vector{0, 2}));
+  EXPECT_EQ(two({unit(0, 4, 0)}, 3), std::vector<int>()) << "there are no others";
+}
+
+TEST(Scaling, TheChosenReplicaGrowsWithItsNeighboursEvenIfAGroupCouldHoldTheRequest) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kNeighbours});
+  scene.arrive(0, 120, 10);  // replica 0 is least loaded: it grows with replica 1
+  scene.arrive(1, 120, 10);  // replica 1 is parked or as busy, so another one grows
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1 2 3");
+  EXPECT_EQ(scene.sink.groups->failures_total, 0);
+  EXPECT_GE(scene.sink.groups->together_total, 1);
+}
+
 TEST(Scaling, PoliciesHaveNames) {
   EXPECT_EQ(parse_scale("paper").value(), ScalePolicy::kPaper);
   EXPECT_EQ(parse_scale("off").value(), ScalePolicy::kOff);
-  EXPECT_EQ(parse_scale("wide").error().message, "--scale wide: use off or paper");
+  EXPECT_EQ(parse_scale("wide").error().message, "--scale wide: use off, paper or neighbours");
 }
 
 TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {

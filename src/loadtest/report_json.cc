@@ -242,6 +242,9 @@ std::string json_of(const RunDescription& description, const Summary& summary, c
   if (!detail.form.empty()) {
     out.raw("form") += detail.form;
   }
+  if (!detail.groups.empty()) {
+    out.raw("groups") += detail.groups;
+  }
   out.integer("clock_start_ns", run.clock_start_ns);
   write_samples(run.server, out.raw("server_metrics"));
   if (detail.requests) {

@@ -34,11 +34,19 @@ int steps_in_flight(const Form& form) {
 
 // Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
 // pipeline take about equal times.
-StepBalance balance_of(const ModelSpec& spec) {
+StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
+  const std::string& by = options.model.microbatches;
+  if (by == "tokens") {
+    return {};
+  }
   const AttentionSpec& attention = spec.attention;
   const double q = static_cast<double>(attention.heads) * attention.head_dim;
   const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
-  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn), .per_position = 2 * q};
+  const StepCost cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec);
+  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn),
+          .per_position = 2 * q,
+          .least_tokens =
+              by == "lookahead" ? efficient_tokens(cost, options.sizing.step_precision) : 0};
 }
 
 }  // namespace
@@ -79,7 +87,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .max_model_len = sizing.max_model_len,
                         .prefix_caching = model.prefix_caching,
                         .steps_in_flight = steps_in_flight(sizing.form),
-                        .balance = balance_of(spec)},
+                        .balance = balance_of(options, spec)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
           .step_cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec),
@@ -106,25 +114,20 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   return config;
 }
 
-namespace {
-
-// Replicas that share a fabric can become groups.
-GroupConfig group_config(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
+std::optional<GroupConfig> group_config(const ReplicaOptions& options, const ModelSpec& spec) {
   if (!may_join(options)) {
-    return {};
+    return std::nullopt;
   }
-  return {.devices = &workers,
-          .spec = spec,
-          .budget = options.sizing.budget,
-          .form = options.sizing.form,
-          .wide_engine =
-              [options, spec](const Form& form) { return wide_engine_config(options, spec, form); },
-          .steps_at_once = options.holds_at_once,
-          .scale = options.scale,
-          .drop = options.drop};
+  return GroupConfig{
+      .spec = spec,
+      .budget = options.sizing.budget,
+      .form = options.sizing.form,
+      .wide_engine = [options,
+                      spec](const Form& form) { return wide_engine_config(options, spec, form); },
+      .steps_at_once = options.holds_at_once,
+      .scale = options.scale,
+      .drop = options.drop};
 }
-
-}  // namespace
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   const Form& form = options.sizing.form;
@@ -264,13 +267,24 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
       new Replicas(options, checkpoint.spec(), std::move(workers), inbox, sink));
 }
 
+namespace {
+
+// Workers that share a fabric can become groups.
+GroupConfig groups_of(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
+  GroupConfig groups = group_config(options, spec).value_or(GroupConfig());
+  groups.devices = may_join(options) ? &workers : nullptr;
+  return groups;
+}
+
+}  // namespace
+
 Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
       fleet_(options.router,
              workers_->members(engine_config(options, spec), options.device_timeout_ns), sink,
-             workers_.get(), group_config(options, spec, *workers_)) {
+             workers_.get(), groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

@@ -54,6 +54,9 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
 EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& spec,
                                 const Form& form);
 
+// Returns how such replicas become groups, without the devices; nothing if they may not be joined.
+std::optional<GroupConfig> group_config(const ReplicaOptions& options, const ModelSpec& spec);
+
 // Returns what a fingerprint of the replica's model has to know: every precision that its layers
 // have or may be lowered to.
 FingerprintOptions fingerprint_options(const ReplicaOptions& options);

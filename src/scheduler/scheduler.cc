@@ -184,8 +184,12 @@ void Scheduler::divide_ready_work() {
   }
   const int steps = std::max(1, config_.steps_in_flight - static_cast<int>(in_flight_.size()));
   double work = 0;
+  std::int64_t all_tokens = 0;
   for (const InFlight& step : in_flight_) {
     work += step.cost;
+    for (const SequenceSlice& slice : step.slices) {
+      all_tokens += slice.token_count;
+    }
   }
   std::int64_t prompt_tokens = std::int64_t{steps} * budget_.of_prompts(budget_.left());
   const auto add = [&](const Sequence& sequence) {
@@ -195,6 +199,7 @@ void Scheduler::divide_ready_work() {
                                     std::max(0, sequence.pending()), prompt_tokens));
     prompt_tokens -= decode ? 0 : tokens;
     work += budget_.cost(sequence.planned, tokens);
+    all_tokens += tokens;
   };
   for (const auto& [place, sequence] : running_) {
     if (may_schedule(*sequence)) {
@@ -205,7 +210,7 @@ void Scheduler::divide_ready_work() {
        ++next) {
     add(*next->second);
   }
-  budget_.divide(work, config_.steps_in_flight);
+  budget_.divide(work, all_tokens, config_.steps_in_flight);
 }
 
 void Scheduler::schedule_decodes(StepPlan& plan) {

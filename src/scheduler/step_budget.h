@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 
 namespace protean {
@@ -11,6 +12,9 @@ namespace protean {
 struct StepBalance {
   double per_token = 1;
   double per_position = 0;
+  // Tokens below which steps are not divided further (MIN in KunServe's figure 11); 0: there are no
+  // more steps than stages.
+  int least_tokens = 0;
 
   // The cost of `tokens` tokens after `context` earlier ones.
   double of(int context, int tokens) const {
@@ -38,8 +42,16 @@ class StepBudget {
     share_ = std::numeric_limits<double>::infinity();
     cost_taken_ = 0;
   }
-  // Gives the step an equal share of `work`, which is a cost, as one of `steps` steps.
-  void divide(double work, int steps) { share_ = work / steps; }
+  // Gives the step an equal share of `work`, the cost of `tokens` tokens, as one of `stages` steps.
+  // Shares are halved again and again while they have more than the least number of tokens
+  // (lookahead, KunServe section 4.3).
+  void divide(double work, std::int64_t tokens, int stages) {
+    std::int64_t steps = stages;
+    while (balance_.least_tokens > 0 && tokens > steps * balance_.least_tokens) {
+      steps *= 2;
+    }
+    share_ = work / static_cast<double>(steps);
+  }
   void begin_prompts() { left_ = std::min(left_, prompt_limit_); }
 
   // Returns how many of `tokens` a step may take, and its prompts.

@@ -14,11 +14,11 @@ namespace {
 TEST(StepBudget, CutsAPromptWhereItsCostReachesTheShare) {
   StepBudget by_tokens({.per_token = 1});
   by_tokens.begin_step(1000);
-  by_tokens.divide(400, 2);
+  by_tokens.divide(400, 400, 2);
   EXPECT_EQ(by_tokens.tokens_of(5000, 300, 16), 200) << "whatever comes before";
   StepBudget by_time({.per_token = 1, .per_position = 0.01});
   by_time.begin_step(1000);
-  by_time.divide(400, 2);
+  by_time.divide(400, 400, 2);
   const int early = by_time.tokens_of(0, 300, 16);
   const int late = by_time.tokens_of(1000, 300, 16);
   EXPECT_GT(early, 2 * late) << "later tokens attend to more positions";
@@ -30,7 +30,7 @@ TEST(StepBudget, CutsAPromptWhereItsCostReachesTheShare) {
 TEST(StepBudget, HasRoomUntilItsShareIsTaken) {
   StepBudget budget({.per_token = 1});
   budget.begin_step(100);
-  budget.divide(0, 2);
+  budget.divide(0, 0, 2);
   EXPECT_TRUE(budget.has_room()) << "a step is never empty";
   budget.take(0, 1);
   EXPECT_FALSE(budget.has_room());
@@ -39,6 +39,19 @@ TEST(StepBudget, HasRoomUntilItsShareIsTaken) {
   budget.take(0, 99);
   EXPECT_TRUE(budget.has_room());
   EXPECT_EQ(budget.cost_taken(), 99);
+}
+
+TEST(StepBudget, LookaheadHalvesSharesWhileTheyHaveMoreThanTheLeastTokens) {
+  const auto first_step = [](std::int64_t tokens) {
+    StepBudget budget({.per_token = 1, .least_tokens = 100});
+    budget.begin_step(10'000);
+    budget.divide(static_cast<double>(tokens), tokens, 2);
+    return budget.tokens_of(0, 10'000, 1);
+  };
+  EXPECT_EQ(first_step(40), 20) << "as many steps as stages";
+  EXPECT_EQ(first_step(200), 100);
+  EXPECT_EQ(first_step(800), 100);
+  EXPECT_EQ(first_step(1000), 62) << "sixteen steps";
 }
 
 // A scheduler for two stages with many sequences, whose steps are completed one by one.

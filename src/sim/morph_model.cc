@@ -6,47 +6,80 @@
 #include "base/check.h"
 #include "base/overloaded.h"
 #include "control/plan_morph.h"
+#include "control/plan_regroup.h"
 #include "cost/memory.h"
 
 namespace protean {
 
-MorphModel::MorphModel(const MorphConfig& config, const MorphCost& cost, std::uint64_t seed)
-    : config_(config), cost_(cost), random_(seed), form_(config.start) {}
+MorphModel::MorphModel(Devices devices, const MorphCost& cost, std::uint64_t seed)
+    : spec_(std::move(devices.spec)),
+      budget_(devices.budget),
+      cost_(cost),
+      random_(seed),
+      form_(std::move(devices.form)) {}
 
-std::int64_t MorphModel::free_pages() const {
-  const FormBounds& bounds = config_.bounds;
-  std::int64_t free =
-      bounds.budget.pages - form_pages(bounds.spec, form_, bounds.budget.page_bytes);
-  for (const auto& [id, prepared] : prepared_) {
-    free -= prepared.pages;
+// Returns the pages that preparing the step takes on each device.
+MorphModel::Pages MorphModel::pages_of(const MorphStep& step) const {
+  const auto* hold = std::get_if<HoldShards>(&step);
+  const std::int64_t most =
+      hold == nullptr ? pages_to_prepare(spec_, form_, step, budget_.page_bytes) : 0;
+  Pages pages;
+  for (int device = 0; device < static_cast<int>(form_.group.size()); ++device) {
+    pages.push_back(
+        hold == nullptr ? most : pages_to_hold(spec_, form_, *hold, device, budget_.page_bytes));
+  }
+  return pages;
+}
+
+MorphModel::Pages MorphModel::free_pages() const {
+  Pages free;
+  for (int device = 0; device < static_cast<int>(form_.group.size()); ++device) {
+    std::int64_t& left =
+        free.emplace_back(budget_.pages - pages_on(spec_, form_, device, budget_.page_bytes));
+    for (const auto& [id, prepared] : prepared_) {
+      left -= prepared.pages[static_cast<std::size_t>(device)];
+    }
   }
   return free;
 }
 
+// Returns the time of a step's copy if no step of the model ran.
+double MorphModel::copy_us(const MorphStep& step, const Pages& pages) const {
+  const std::int64_t most = *std::max_element(pages.begin(), pages.end());
+  const auto swap_us = [&](const SwapComponent& swap) {
+    return static_cast<double>(component_bytes(spec_, swap.component, swap.to)) /
+           cost_.copy_bytes_per_us;
+  };
+  const auto attach_us = [&](const ResizeKv&) { return cost_.page_us * static_cast<double>(most); };
+  const auto fetch_us = [&](const HoldShards& hold) {
+    int fetched = 0;
+    for (std::size_t device = 0; device < hold.runs.size(); ++device) {
+      fetched = std::max(fetched, new_shards(hold.runs[device],
+                                             form_.group[device].of(hold.layer, hold.component)));
+    }
+    const double bytes =
+        static_cast<double>(component_bytes(spec_, hold.component,
+                                            precision_of(form_, hold.layer, hold.component))) /
+        form_.shards * fetched;
+    return bytes / cost_.fetch_bytes_per_us + cost_.page_us * static_cast<double>(most);
+  };
+  return std::visit(Overloaded{swap_us, attach_us, fetch_us}, step);
+}
+
 void MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
-  const FormBounds& bounds = config_.bounds;
-  const std::int64_t pages = pages_to_prepare(bounds.spec, form_, step, bounds.budget.page_bytes);
-  check(pages <= free_pages(), "there are free pages for a prepared step");
+  Pages pages = pages_of(step);
+  const Pages free = free_pages();
+  for (std::size_t device = 0; device < pages.size(); ++device) {
+    check(pages[device] <= free[device], "there are free pages for a prepared step");
+  }
   random_ = random_ * 6364136223846793005ULL + 1442695040888963407ULL;
   const bool fails = now_ns < cost_.failing_until_ns ||
                      static_cast<double>(random_ >> 11) * 0x1.0p-53 < cost_.failure_probability;
-  const auto copy_us = [&](const SwapComponent& swap) {
-    return static_cast<double>(component_bytes(bounds.spec, swap.component, swap.to)) /
-           cost_.copy_bytes_per_us;
-  };
-  const auto attach_us = [&](const ResizeKv&) {
-    return cost_.page_us * static_cast<double>(pages);
-  };
-  const auto fetch_us = [&](const HoldShards&) {
-    const std::int64_t bytes = pages * bounds.budget.page_bytes;
-    return static_cast<double>(bytes) / cost_.copy_bytes_per_us;
-  };
-  Copy copy{.event = {.id = id},
-            .left_us = std::visit(Overloaded{copy_us, attach_us, fetch_us}, step)};
+  Copy copy{.event = {.id = id}, .left_us = copy_us(step, pages)};
   if (fails) {
     copy.event.failure = make_error(ErrorCode::kCorrupt, "simulated damage of the variant");
   } else {
-    prepared_[id] = {.step = step, .pages = pages};
+    prepared_[id] = {.step = step, .pages = std::move(pages)};
   }
   copies_.push_back(std::move(copy));
 }
@@ -85,8 +118,10 @@ MorphDone MorphModel::commit(MorphId id) {
   check(found != prepared_.end(), "a step is prepared before its commit");
   form_ = after(std::move(form_), found->second.step);
   prepared_.erase(found);
-  check(free_pages() >= 0, "a form fits its device");
-  return {.id = id, .pages_free = free_pages()};
+  const Pages free = free_pages();
+  const std::int64_t least = *std::min_element(free.begin(), free.end());
+  check(least >= 0, "a form fits its devices");
+  return {.id = id, .pages_free = least};
 }
 
 void MorphModel::abort(MorphId id) {
@@ -95,8 +130,8 @@ void MorphModel::abort(MorphId id) {
 }
 
 TimeNs MorphModel::moving_ns(std::size_t blocks) const {
-  const auto bytes = static_cast<double>(blocks) *
-                     static_cast<double>(kv_block_bytes(config_.bounds.spec, form_.kv));
+  const auto bytes =
+      static_cast<double>(blocks) * static_cast<double>(kv_block_bytes(spec_, form_.kv));
   return std::llround(bytes / cost_.copy_bytes_per_us * kNsPerUs);
 }
 

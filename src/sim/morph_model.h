@@ -4,30 +4,39 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "contract/form.h"
+#include "contract/model_spec.h"
 #include "contract/morph.h"
-#include "engine/morph_config.h"
+#include "cost/pages.h"
 #include "ports/event.h"
 
 namespace protean {
 
 // What a morph costs on the simulated machine. StepCost holds how precision changes steps.
 struct MorphCost {
-  double copy_bytes_per_us = 1000;  // for variants and KV blocks, while no step runs
-  double share_during_steps = 1;    // of that bandwidth that copies of variants get while one runs
-  double step_slowdown = 0;         // share by which a step takes longer that begins during a copy
-  double page_us = 2;               // time to attach one page to the KV cache
-  double failure_probability = 0;   // share of preparations that fail
-  TimeNs failing_until_ns = 0;      // before this time, every preparation fails
+  double copy_bytes_per_us = 1000;   // for variants and KV blocks, while no step runs
+  double fetch_bytes_per_us = 1000;  // for shards that another device of the group holds
+  double share_during_steps = 1;     // of that bandwidth that copies of variants get while one runs
+  double step_slowdown = 0;          // share by which a step takes longer that begins during a copy
+  double page_us = 2;                // time to attach one page to the KV cache
+  double failure_probability = 0;    // share of preparations that fail
+  TimeNs failing_until_ns = 0;       // before this time, every preparation fails
 };
 
-// Models the worker's part of a morph. Prepared steps are copied one after the other while steps
-// run, into free pages; a commit frees the pages that it replaces. Stops the program if pages are
-// used that are not free (invariant 1).
+// Models the workers' part of a morph on the devices of a form. Prepared steps are copied one after
+// the other while steps run, into free pages; a commit frees the pages that it replaces. Stops the
+// program if a device uses pages that are not free (invariant 1).
 class MorphModel {
  public:
-  MorphModel(const MorphConfig& config, const MorphCost& cost, std::uint64_t seed);
+  struct Devices {
+    ModelSpec spec;
+    PageBudget budget;  // of each device
+    Form form;
+  };
+  MorphModel(Devices devices, const MorphCost& cost, std::uint64_t seed);
 
   // Queues the copy that a step needs.
   void prepare(MorphId id, const MorphStep& step, TimeNs now_ns);
@@ -35,6 +44,7 @@ class MorphModel {
   void abort(MorphId id);
 
   bool copying() const { return !copies_.empty(); }
+  bool pending() const { return !copies_.empty() || !prepared_.empty(); }
   // Returns when the oldest copy ends if steps run until `busy_until_ns`; nothing without a copy.
   std::optional<TimeNs> copied_ns(TimeNs now_ns, TimeNs busy_until_ns) const;
   // Copies from `now_ns` to `until_ns`, at which no copy but the oldest may have ended.
@@ -43,17 +53,26 @@ class MorphModel {
 
   TimeNs moving_ns(std::size_t blocks) const;
   const Form& form() const { return form_; }
+  const ModelSpec& spec() const { return spec_; }
+  const PageBudget& budget() const { return budget_; }
+  // Returns the step that is prepared, before its commit.
+  const MorphStep& prepared(MorphId id) const { return prepared_.at(id).step; }
 
  private:
-  std::int64_t free_pages() const;
+  using Pages = std::vector<std::int64_t>;  // by device
 
-  const MorphConfig config_;
+  Pages pages_of(const MorphStep& step) const;
+  Pages free_pages() const;
+  double copy_us(const MorphStep& step, const Pages& pages) const;
+
+  const ModelSpec spec_;
+  const PageBudget budget_;
   const MorphCost cost_;
   std::uint64_t random_;
   Form form_;
   struct Prepared {
     MorphStep step;
-    std::int64_t pages = 0;
+    Pages pages;
   };
   std::map<MorphId, Prepared> prepared_;
   struct Copy {

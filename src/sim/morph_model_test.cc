@@ -13,7 +13,7 @@ constexpr SwapComponent kSwap{0, Component::kMlp, Precision::kW4};
 struct CopyScene {
   explicit CopyScene(const MorphCost& cost)
       : bounds(with_room(bounds_for_test(4, 0.4))),
-        model({.bounds = bounds, .start = bounds.full}, cost, 1) {
+        model({bounds.spec, bounds.budget, bounds.full}, cost, 1) {
     copy_us = static_cast<double>(component_bytes(bounds.spec, kSwap.component, kSwap.to)) /
               cost.copy_bytes_per_us;
     model.prepare(MorphId{1}, kSwap, 0);

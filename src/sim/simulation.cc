@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
-#include <memory>
 #include <optional>
-#include <queue>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
 #include "fleet/fleet.h"
+#include "sim/event_heap.h"
+#include "sim/simulated_devices.h"
 
 namespace protean {
 namespace {
@@ -23,7 +23,6 @@ std::uint64_t random_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t 
   return z ^ (z >> 31);
 }
 
-constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 constexpr std::uint64_t kVocab = 32000;
 constexpr TokenId kStopToken = static_cast<TokenId>(kVocab);
 constexpr std::uint64_t kSharedStream = 0;  // the streams of prompts are request ids, from 1
@@ -41,125 +40,31 @@ TokenId token_of(std::uint64_t seed, std::uint64_t stream, int position) {
                               kVocab);
 }
 
-// Future events. Those of the same time come in the order in which they were pushed.
-class EventHeap {
- public:
-  void push(Event event) { heap_.push({std::move(event), ++last_order_}); }
-  Event pop() {
-    Event event = heap_.top().event;
-    heap_.pop();
-    return event;
-  }
-  bool empty() const { return heap_.empty(); }
-  TimeNs next_ns() const { return empty() ? kNever : heap_.top().event.at_ns; }
-
- private:
-  struct Scheduled {
-    Event event;
-    std::uint64_t order;
-    bool operator<(const Scheduled& other) const {
-      return std::pair(event.at_ns, order) > std::pair(other.event.at_ns, other.order);
-    }
-  };
-  std::priority_queue<Scheduled> heap_;
-  std::uint64_t last_order_ = 0;
-};
-
-// The executor of one replica: steps take the time that the cost model predicts. World and heap
-// outlive it.
-class ModelledExecutor : public Executor {
- public:
-  ModelledExecutor(const SimulationConfig& config, std::span<const TraceRequest> trace,
-                   ReplicaId replica, const TimeNs& now_ns, EventHeap& heap)
-      : config_(config), trace_(trace), replica_(replica), now_ns_(now_ns), heap_(heap) {
-    if (config.engine.morph) {
-      const auto nth = static_cast<std::uint64_t>(replica.value);
-      morphs_.emplace(*config.engine.morph, config.morph_cost, config.seed + nth);
-    }
-  }
-
-  void prepare(MorphId id, const MorphStep& step) override { morphs_->prepare(id, step, now_ns_); }
-  void commit(MorphId id) override {
-    heap_.push({std::max(free_ns_, now_ns_), morphs_->commit(id), replica_});
-  }
-  void abort(MorphId id) override { morphs_->abort(id); }
-  void move_blocks(std::vector<BlockMove> moves) override {
-    free_ns_ = std::max(free_ns_, now_ns_) + morphs_->moving_ns(moves.size());
-  }
-  void start(StepPlan plan) override {
-    StepResult result{.id = plan.id};
-    result.sampled.resize(plan.samples.size());
-    for (const SequenceSlice& slice : plan.slices) {
-      if (slice.sample >= 0) {
-        const auto index = static_cast<std::size_t>(slice.sample);
-        result.sampled[index] = drawn(slice.request, plan.samples[index].position);
-      }
-    }
-    // Started steps execute one after the other.
-    free_ns_ = std::max(free_ns_, now_ns_) + std::llround(step_us(plan) * kNsPerUs);
-    heap_.push({free_ns_, StepDone{std::move(result)}, replica_});
-  }
-  // Copies blocks from another replica between two steps.
-  void copy(CopyId id, std::size_t blocks) {
-    const double copy_us = config_.block_copy_us * static_cast<double>(blocks);
-    free_ns_ = std::max(free_ns_, now_ns_) + std::llround(copy_us * kNsPerUs);
-    heap_.push({free_ns_, BlocksCopied{id}, replica_});
-  }
-  // Returns when the copy for a step of a morph ends, as far as is known now.
-  TimeNs copied_ns() const {
-    return morphs_ ? morphs_->copied_ns(now_ns_, free_ns_).value_or(kNever) : kNever;
-  }
-  void copy_until(TimeNs until_ns) {
-    if (morphs_) {
-      morphs_->copy_until(now_ns_, until_ns, free_ns_);
-    }
-  }
-  Event take_copied() { return {now_ns_, morphs_->take_copied(), replica_}; }
-
- private:
-  // With open answers, returns the stop token after the last token of the trace's answer.
-  TokenId drawn(RequestId request, int position) const {
-    const TraceRequest& traced = trace_[request.value - 1];
-    const std::int64_t prompt =
-        tokens_within(traced.input_tokens, config_.engine.scheduler.max_model_len - 1);
-    const bool ended = config_.open_answers &&
-                       position >= prompt + std::max(traced.output_tokens, std::int64_t{1});
-    return ended ? kStopToken : token_of(config_.seed, kOutputStream + request.value, position);
-  }
-
-  double step_us(const StepPlan& plan) const {
-    if (!morphs_) {
-      return predict_us(config_.step_cost, work_of(plan), config_.engine.step_precision);
-    }
-    const ModelSpec& spec = config_.engine.morph->bounds.spec;
-    const double us =
-        predict_us(config_.step_cost, work_of(plan, spec), step_precision(spec, morphs_->form()));
-    return morphs_->copying() ? us * (1 + config_.morph_cost.step_slowdown) : us;
-  }
-
-  const SimulationConfig& config_;
-  const std::span<const TraceRequest> trace_;
-  const ReplicaId replica_;
-  const TimeNs& now_ns_;
-  EventHeap& heap_;
-  std::optional<MorphModel> morphs_;
-  TimeNs free_ns_ = 0;  // when all started steps have ended
-};
-
 // The world around a fleet: a clock, a heap of future events, and the report.
-class World : public TokenSink, public KvExchange {
+class World : public TokenSink {
  public:
   World(const SimulationConfig& config, std::span<const TraceRequest> trace)
-      : config_(config), trace_(trace), fleet_(config.router, members(), *this, this) {}
+      : config_(config),
+        trace_(trace),
+        devices_(
+            config.replicas, times_of(config), form_of(config), config.seed,
+            {now_ns_, heap_, [this](RequestId id, int position) { return drawn(id, position); }}),
+        fleet_(config.router, members(), *this, &devices_, groups()) {}
 
   SimulationReport run() {
     for (std::size_t i = 0; i < config_.wishes.size(); ++i) {
-      heap_.push({config_.wishes[i].at_ns, WantForm{i + 1, config_.wishes[i].wish}, ReplicaId{0}});
+      const WishAt& at = config_.wishes[i];
+      const auto event = [&](const auto& wish) {
+        using Wish = std::decay_t<decltype(wish)>;
+        using Want = std::conditional_t<std::is_same_v<Wish, FormWish>, WantForm, WantGroups>;
+        heap_.push({at.at_ns, Want{i + 1, wish}, ReplicaId{0}});
+      };
+      std::visit(event, at.wish);
     }
-    while (next_arrival_ < trace_.size() || !heap_.empty() || next_copied_ns() != kNever ||
+    while (next_arrival_ < trace_.size() || !heap_.empty() || devices_.copied_ns() != kNever ||
            (config_.engine.morph && fleet_.next_deadline_ns())) {
       const TimeNs arrival_ns = next_arrival_ns();
-      const TimeNs copied_ns = next_copied_ns();
+      const TimeNs copied_ns = devices_.copied_ns();
       const TimeNs next_ns = std::min({arrival_ns, copied_ns, heap_.next_ns()});
       if (const auto deadline_ns = fleet_.next_deadline_ns();
           deadline_ns && *deadline_ns < next_ns) {
@@ -169,7 +74,7 @@ class World : public TokenSink, public KvExchange {
       }
       go_to(next_ns);
       if (copied_ns == next_ns) {
-        fleet_.handle(next_copier().take_copied());
+        fleet_.handle(devices_.take_copied());
       } else if (arrival_ns == next_ns) {
         arrive();
       } else {
@@ -180,16 +85,18 @@ class World : public TokenSink, public KvExchange {
       report_.replicas.push_back(fleet_.observe(ReplicaId{static_cast<std::int32_t>(replica)}));
     }
     report_.final = sum_of(report_.replicas);
+    report_.pipelines = devices_.pipelines();
+    report_.kv_bytes_exchanged = devices_.kv_bytes_exchanged();
     return std::move(report_);
-  }
-
-  void copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) override {
-    executors_[static_cast<std::size_t>(to.value)]->copy(id, blocks.size());
   }
 
   void emit(OutputBatch batch) override {
     if (batch.form != nullptr) {
       report_.forms.push_back({batch.at_ns, batch.replica, batch.form});
+    }
+    if (batch.groups != nullptr) {
+      see(*batch.groups);
+      report_.groups = batch.groups;
     }
     for (const Output& output : batch.outputs) {
       if (const auto* finished = std::get_if<Finished>(&output)) {
@@ -208,16 +115,68 @@ class World : public TokenSink, public KvExchange {
   }
 
  private:
+  static DeviceTimes times_of(const SimulationConfig& config) {
+    DeviceTimes times{.cost = {},
+                      .morph = config.morph_cost,
+                      .block_copy_us = config.block_copy_us,
+                      .step_precision = config.engine.step_precision};
+    times.cost.shared.front() = config.step_cost;
+    times.cost = config.group_cost.value_or(times.cost);
+    return times;
+  }
+
+  static std::optional<MorphModel::Devices> form_of(const SimulationConfig& config) {
+    if (config.devices || !config.engine.morph) {
+      return config.devices;
+    }
+    const MorphConfig& morph = *config.engine.morph;
+    return MorphModel::Devices{morph.bounds.spec, morph.bounds.budget, morph.start};
+  }
+
+  GroupConfig groups() {
+    GroupConfig groups = config_.groups.value_or(GroupConfig());
+    groups.devices = config_.groups ? &devices_ : nullptr;
+    return groups;
+  }
+
   std::vector<Member> members() {
     std::vector<Member> all;
     EngineConfig engine = config_.engine;
     engine.step_cost = engine.step_cost.is_known() ? engine.step_cost : config_.step_cost;
-    for (std::int32_t replica = 0; replica < config_.replicas; ++replica) {
-      executors_.push_back(
-          std::make_unique<ModelledExecutor>(config_, trace_, ReplicaId{replica}, now_ns_, heap_));
-      all.push_back({engine, executors_.back().get()});
+    for (int replica = 0; replica < config_.replicas; ++replica) {
+      all.push_back({engine, &devices_.executor(static_cast<std::size_t>(replica))});
     }
     return all;
+  }
+
+  // Keeps the changes that have ended since the status before.
+  void see(const GroupsStatus& status) {
+    const std::int64_t before =
+        report_.groups ? report_.groups->together_total + report_.groups->apart_total : 0;
+    const std::int64_t ended = status.together_total + status.apart_total - before;
+    const std::int64_t shown = std::min(ended, static_cast<std::int64_t>(status.history.size()));
+    report_.changes.insert(report_.changes.end(), status.history.end() - shown,
+                           status.history.end());
+  }
+
+  // With open answers, returns the stop token after the last token of the trace's answer.
+  TokenId drawn(RequestId request, int position) const {
+    const TraceRequest& traced = trace_[request.value - 1];
+    const std::int64_t prompt = prompt_tokens(traced);
+    const bool ended = config_.open_answers &&
+                       position >= prompt + std::max(traced.output_tokens, std::int64_t{1});
+    return ended ? kStopToken : token_of(config_.seed, kOutputStream + request.value, position);
+  }
+
+  // Returns the tokens of the longest request that is sent.
+  int longest_tokens() const {
+    return config_.groups && !config_.groups->longest_tokens.empty()
+               ? config_.groups->longest_tokens.back()
+               : config_.engine.scheduler.max_model_len;
+  }
+
+  int prompt_tokens(const TraceRequest& traced) const {
+    return tokens_within(traced.input_tokens, longest_tokens() - 1);
   }
 
   // Returns when the next request arrives, as far as is known now: a client that waits for the end
@@ -228,20 +187,10 @@ class World : public TokenSink, public KvExchange {
                                                    : std::max(trace_[next_arrival_].at_ns, now_ns_);
   }
 
-  // Returns the executor whose copy ends first.
-  ModelledExecutor& next_copier() const {
-    return **std::min_element(
-        executors_.begin(), executors_.end(),
-        [](const auto& a, const auto& b) { return a->copied_ns() < b->copied_ns(); });
-  }
-  TimeNs next_copied_ns() const { return next_copier().copied_ns(); }
-
   // Copies go on until then, and time with them.
   void go_to(TimeNs at_ns) {
     const TimeNs then_ns = std::max(now_ns_, at_ns);
-    for (const auto& executor : executors_) {
-      executor->copy_until(then_ns);
-    }
+    devices_.copy_until(then_ns);
     now_ns_ = then_ns;
   }
 
@@ -273,8 +222,8 @@ class World : public TokenSink, public KvExchange {
 
   void arrive() {
     const TraceRequest& traced = trace_[next_arrival_++];
-    const int limit = config_.engine.scheduler.max_model_len;
-    const int prompt = tokens_within(traced.input_tokens, limit - 1);
+    const int limit = longest_tokens();
+    const int prompt = prompt_tokens(traced);
     Request request;
     request.id = RequestId{next_arrival_};
     const int left = limit - prompt;
@@ -332,7 +281,7 @@ class World : public TokenSink, public KvExchange {
   std::unordered_map<RequestId, std::vector<TimeNs>> tokens_ns_;
   TimeNs now_ns_ = 0;
   EventHeap heap_;
-  std::vector<std::unique_ptr<ModelledExecutor>> executors_;
+  SimulatedDevices devices_;
   Fleet fleet_;
   std::size_t next_arrival_ = 0;
   SimulationReport report_;
@@ -355,6 +304,23 @@ std::string to_csv(const SimulationReport& report) {
                    request.usage.output_tokens, request.usage.preemptions, request.times.arrived_ns,
                    request.times.scheduled_ns, request.times.first_token_ns,
                    request.times.finished_ns);
+  }
+  return csv;
+}
+
+std::string groups_to_csv(const SimulationReport& report) {
+  std::string csv =
+      "replicas,by,together,asked_ns,begun_ns,settled_ns,done_ns,steps,blocks_moved,preempted,"
+      "failure\n";
+  for (const RegroupRecord& change : report.changes) {
+    std::string replicas;
+    for (const ReplicaId replica : change.replicas) {
+      replicas += fmt::format("{}{}", replicas.empty() ? "" : " ", replica.value);
+    }
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{},{}\n", replicas,
+                   to_string(change.by), change.together ? 1 : 0, change.asked_ns, change.begun_ns,
+                   change.settled_ns, change.done_ns, change.steps, change.blocks_moved,
+                   change.preempted, change.failure);
   }
   return csv;
 }

@@ -2,24 +2,30 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "contract/groups.h"
 #include "contract/observation.h"
 #include "contract/request.h"
+#include "cost/group_cost.h"
 #include "cost/step_time.h"
 #include "engine/engine.h"
+#include "fleet/regrouping.h"
 #include "fleet/router.h"
+#include "sim/device_timeline.h"
 #include "sim/morph_model.h"
 #include "trace/trace.h"
 
 namespace protean {
 
-// An operator's wish for replica 0 and when it is sent.
+// An operator's wish and when it is sent: for the form of replica 0, or for groups.
 struct WishAt {
   TimeNs at_ns = 0;
-  FormWish wish;
+  std::variant<FormWish, GroupWish> wish;
 };
 
 struct SimulationConfig {
@@ -44,6 +50,14 @@ struct SimulationConfig {
   bool open_answers = false;
   std::vector<WishAt> wishes;  // in order of time
   MorphCost morph_cost;        // used if engine.morph is set
+  // The devices of each replica: needed if it has several. Without it, they follow from
+  // engine.morph, else a replica has one.
+  std::optional<MorphModel::Devices> devices;
+  // What steps cost on several devices: needed if a replica has several, or if groups may form.
+  // Without it, every device takes what step_cost says.
+  std::optional<GroupCost> group_cost;
+  // How replicas become groups, without its `devices`; needs engine.morph.
+  std::optional<GroupConfig> groups;
 };
 
 struct FinishedRequest {
@@ -71,6 +85,10 @@ struct FormAt {
 struct SimulationReport {
   std::vector<FinishedRequest> finished;  // ordered by end
   std::vector<FormAt> forms;
+  std::shared_ptr<const GroupsStatus> groups;  // after the last change; null: no groups may form
+  std::vector<RegroupRecord> changes;          // of groups, ordered by end
+  PipelineUse pipelines;                       // of replicas and groups with several stages
+  std::int64_t kv_bytes_exchanged = 0;         // while groups formed and parted
   std::vector<RefusedRequest> refusals;
   std::int64_t refused = 0;           // refusals.size()
   std::vector<Observation> replicas;  // after the last event
@@ -86,6 +104,9 @@ SimulationReport simulate(const SimulationConfig& config, std::span<const TraceR
 
 // Returns one line for each finished request: id, replica, reason, tokens and times in ns.
 std::string to_csv(const SimulationReport& report);
+// Returns one line for each change of groups: time, replicas, how they divide, whether together,
+// times of phases, steps, blocks moved, requests preempted, failure.
+std::string groups_to_csv(const SimulationReport& report);
 // Returns one line for each change of form: time, replica, layers per precision, KV blocks, swaps,
 // failures.
 std::string forms_to_csv(const SimulationReport& report);

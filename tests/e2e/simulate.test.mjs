@@ -105,6 +105,50 @@ describe('protean simulate', () => {
     assert.equal(first.stdout, run('--json', ...flags).stdout);
   });
 
+  describe('on a cluster', () => {
+    const onCluster = (cluster, ...args) => spawnSync(program, ['simulate', '--like', '150m', '--cluster', cluster, '--json', ...args],
+      { encoding: 'utf8', input: '' });
+
+    it('forms a group of replicas for a long request, and parts it, with the same bytes twice', () => {
+      const cluster = join(scratch, 'cluster.toml');
+      writeFileSync(cluster, 'profile = "A40"\ndevices = 4\nmemory = "2GiB"\nlongest = [400, 800, 1600]\n');
+      const trace = join(scratch, 'long.jsonl');
+      writeFileSync(trace, Array.from({ length: 60 }, (_, i) => JSON.stringify({
+        timestamp: i * 20, input_length: i === 20 ? 1200 : 200, output_length: 20,
+      })).join('\n'));
+      const flags = ['--trace', trace, '--data-parallel-size', '4', '--max-tensor-parallel-size', '4', '--router', 'least-loaded',
+        '--morph-precisions', 'w8'];
+      const scaled = onCluster(cluster, ...flags, '--scale', 'paper');
+      assert.equal(scaled.status, 0, scaled.stderr);
+      const { completed, failed, groups } = JSON.parse(scaled.stdout);
+      assert.equal(completed, 60);
+      assert.equal(failed, 0);
+      assert.equal(groups.together, 3, 'two pairs and then one of four');
+      assert.equal(groups.apart, groups.together);
+      assert.ok(groups.changes.every((change) => change.by === 'shards' && change.done_s >= change.begun_s));
+      assert.equal(scaled.stdout, onCluster(cluster, ...flags, '--scale', 'paper').stdout);
+    });
+
+    it('computes pipelines, in which devices wait for each other', () => {
+      const ran = onCluster('4xA40', '--data-parallel-size', '2', '--pipeline-parallel-size', '2', '--num-prompts', '50',
+        '--request-rate', '100', '--random-input-len', '100', '--random-output-len', '20');
+      assert.equal(ran.status, 0, ran.stderr);
+      const { completed, groups } = JSON.parse(ran.stdout);
+      assert.equal(completed, 50);
+      assert.ok(groups.bubbles > 0 && groups.bubbles < 1, JSON.stringify(groups));
+    });
+
+    it('says which devices and models there are', () => {
+      assert.match(onCluster('3xZ9').stderr, /device Z9 has no built-in profile/);
+      assert.match(onCluster('2xA40').stderr, /the replicas take 1 of its 2 devices/);
+      const broken = join(scratch, 'broken.toml');
+      writeFileSync(broken, 'profile = "A40"\nspeed = 3\n');
+      assert.match(onCluster(broken).stderr, /"speed" is unknown/);
+      assert.match(spawnSync(program, ['simulate', '--like', '150m'], { encoding: 'utf8' }).stderr, /no weights to run here/);
+      assert.match(onCluster('2xA40', '--data-parallel-size', '2', '--scale', 'paper').stderr, /--scale paper needs several replicas/);
+    });
+  });
+
   it('refuses what it cannot know', () => {
     const broken = join(scratch, 'broken.json');
     writeFileSync(broken, '{"cpu": "Abacus", "threads": 2}');

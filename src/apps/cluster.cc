@@ -1,0 +1,157 @@
+#include "apps/cluster.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "apps/options.h"
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+constexpr int kMostSimulated = 1024;
+
+Error wrong(const std::string& file, std::string_view key, std::string_view expected) {
+  return make_error(ErrorCode::kInvalidArgument, "--cluster {}: {} must be {}", file, key,
+                    expected);
+}
+
+// Reads a list of positive numbers, at most one for each degree.
+std::optional<std::vector<double>> numbers_of(const toml::node& value) {
+  const toml::array* const list = value.as_array();
+  if (list == nullptr || list->empty() || list->size() > GroupCost::kDegrees) {
+    return std::nullopt;
+  }
+  std::vector<double> numbers;
+  for (const toml::node& node : *list) {
+    numbers.push_back(node.value<double>().value_or(-1));
+    if (!(numbers.back() > 0 && numbers.back() <= kMostTokens)) {
+      return std::nullopt;
+    }
+  }
+  return numbers;
+}
+
+Status read_key(const std::string& file, std::string_view key, const toml::node& value,
+                Cluster& cluster) {
+  const double number = value.value<double>().value_or(-1);
+  if (key == "devices") {
+    cluster.devices = static_cast<int>(std::clamp(number, -1.0, 1e6));
+    const bool legal = cluster.devices >= 1 && cluster.devices <= kMostSimulated;
+    return legal ? Status() : wrong(file, key, "1 to 1024");
+  }
+  if (key == "memory") {
+    const auto bytes = parse_bytes(value.value<std::string>().value_or(""));
+    cluster.memory_bytes = bytes.ok() ? *bytes : 0;
+    return bytes.ok() ? Status() : wrong(file, key, "a size such as \"80GiB\"");
+  }
+  if (key == "link_us" || key == "link_bytes_per_us") {
+    (key == "link_us" ? cluster.link.us : cluster.link.bytes_per_us) = number;
+    return number > 0 ? Status() : wrong(file, key, "more than 0");
+  }
+  if (key == "slowdown" || key == "longest") {
+    const auto numbers = numbers_of(value);
+    if (!numbers) {
+      return wrong(file, key, "a list of up to 4 numbers, for 1, 2, 4 and 8 devices");
+    }
+    if (key == "slowdown") {
+      std::copy(numbers->begin(), numbers->end(), cluster.slowdown.begin());
+    } else {
+      cluster.longest_tokens.assign(numbers->begin(), numbers->end());
+    }
+    return {};
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--cluster {}: \"{}\" is unknown: a cluster has profile, devices, memory, "
+                    "link_us, link_bytes_per_us, slowdown and longest",
+                    file, key);
+}
+
+Cluster cluster_of(const DeviceProfile& profile) {
+  return {.name = std::string(profile.name),
+          .profile = profile,
+          .memory_bytes = profile.memory_bytes,
+          .link = profile.send};
+}
+
+Result<Cluster> read_cluster_file(const std::string& file) {
+  try {
+    const toml::table parsed = toml::parse_file(file);
+    const auto name = parsed["profile"].value<std::string>();
+    if (!name) {
+      return wrong(file, "profile", "the name of a built-in profile, such as \"A100\"");
+    }
+    const auto profile = find_device_profile(*name);
+    if (!profile.ok()) {
+      return make_error(profile.error().code, "--cluster {}: {}", file, profile.error().message);
+    }
+    Cluster cluster = cluster_of(*profile);
+    for (const auto& [key, value] : parsed) {
+      if (key != "profile") {
+        if (Status read = read_key(file, key.str(), value, cluster); !read.ok()) {
+          return read.error();
+        }
+      }
+    }
+    cluster.name = fmt::format("{}x{}", cluster.devices, profile->name);
+    return cluster;
+  } catch (const toml::parse_error& error) {
+    const auto line = error.source().begin.line;  // 0: the file cannot be opened
+    return make_error(ErrorCode::kInvalidArgument, "--cluster {}: {}{}", file, error.description(),
+                      line > 0 ? fmt::format(", line {}", line) : "");
+  }
+}
+
+}  // namespace
+
+Result<Cluster> read_cluster(const std::string& text) {
+  std::error_code unknown;
+  if (std::filesystem::exists(text, unknown)) {
+    return read_cluster_file(text);
+  }
+  const std::size_t times = text.find('x');
+  int count = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool counted = times != text.npos && failed == std::errc() && end == text.data() + times;
+  if (!counted || count < 1 || count > kMostSimulated) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--cluster {}: name a number of devices with a built-in profile, such as "
+                      "8xH20, or a TOML file",
+                      text);
+  }
+  const auto profile = find_device_profile(text.substr(times + 1));
+  if (!profile.ok()) {
+    return make_error(profile.error().code, "--cluster {}: {}", text, profile.error().message);
+  }
+  Cluster cluster = cluster_of(*profile);
+  cluster.devices = count;
+  cluster.name = fmt::format("{}x{}", count, profile->name);
+  return cluster;
+}
+
+Machine machine_of(const Cluster& cluster) {
+  Machine machine{.topology = {},
+                  .cores = cluster.devices,
+                  .free_memory_bytes = cluster.memory_bytes * cluster.devices};
+  for (int device = 0; device < cluster.devices; ++device) {
+    machine.topology.cpus.push_back({.cpu = device, .core = device});
+  }
+  return machine;
+}
+
+GroupCost group_cost(const Cluster& cluster, const ModelSpec& spec,
+                     const std::vector<Precision>& layers, KvPrecision kv) {
+  GroupCost cost = group_cost(cluster.profile, spec, layers, kv);
+  cost.rows = cost.exchange = cluster.link;
+  for (std::size_t power = 0; power < GroupCost::kDegrees; ++power) {
+    cost.shared[power] = scaled(cost.shared[power], cluster.slowdown[power]);
+  }
+  return cost;
+}
+
+}  // namespace protean

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "contract/model_spec.h"
+#include "cost/device_profile.h"
+#include "cost/group_cost.h"
+#include "host/machine.h"
+
+namespace protean {
+
+// Devices of one kind to simulate.
+struct Cluster {
+  std::string name;
+  DeviceProfile profile;
+  int devices = 1;
+  std::int64_t memory_bytes = 0;  // of each device
+  Transfer link;                  // between devices of different replicas
+  // Factors of the time that steps on 1, 2, 4 and 8 devices take.
+  std::array<double, GroupCost::kDegrees> slowdown{1, 1, 1, 1};
+  // The longest request that 1, 2, 4 and 8 devices serve; empty: what their KV cache holds.
+  std::vector<int> longest_tokens;
+};
+
+// Reads devices with a built-in profile: "8xH20", or a TOML file with profile, devices, memory,
+// link_us, link_bytes_per_us, slowdown and longest.
+Result<Cluster> read_cluster(const std::string& text);
+
+// Returns a machine with the cluster's memory and a processor for each device, for sizing.
+Machine machine_of(const Cluster& cluster);
+
+// Returns what steps cost on the cluster's devices, for layers at any of `layers`.
+GroupCost group_cost(const Cluster& cluster, const ModelSpec& spec,
+                     const std::vector<Precision>& layers, KvPrecision kv);
+
+}  // namespace protean

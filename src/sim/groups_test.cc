@@ -1,0 +1,149 @@
+// Tests groups of replicas in virtual time: the production fleet joins and parts simulated devices.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "fleet/grouped_devices_for_test.h"
+#include "sim/simulation.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kBlocks = 40;  // of each replica: 160 tokens
+
+struct GroupsScene {
+  int replicas = 4;
+  ScalePolicy scale = ScalePolicy::kOff;
+  DropPolicy drop = DropPolicy::kOff;
+};
+
+SimulationConfig grouped_config(const GroupsScene& scene) {
+  const Form form = group_form(kBlocks);
+  PageBudget budget{.page_bytes = 4096};
+  budget.pages = form_pages(group_spec(), form, budget.page_bytes);
+  const StepCost alone{.fixed_us = 100,
+                       .context_token_us = 0.1,
+                       .layers = {{{.step_us = 1000, .token_us = 20, .more_token_us = 20}}}};
+  const std::vector<Precision> layers = {Precision::kF32};
+  SimulationConfig config{.engine = group_engine(form, budget, true),
+                          .replicas = scene.replicas,
+                          .router = RouterPolicy::kLeastLoaded,
+                          .step_cost = alone,
+                          .seed = 5,
+                          .morph_cost = {.copy_bytes_per_us = 100, .fetch_bytes_per_us = 100}};
+  config.engine.step_precision.layers[index_of(Precision::kF32)] = 1;
+  config.group_cost = group_cost(alone, group_spec(), layers, {.us = 5, .bytes_per_us = 1000});
+  config.groups = GroupConfig{
+      .spec = group_spec(),
+      .budget = budget,
+      .form = form,
+      .wide_engine = [budget](const Form& wide) { return group_engine(wide, budget, true); },
+      .steps_at_once = 2,
+      .scale = scene.scale,
+      .drop = scene.drop};
+  return config;
+}
+
+std::vector<TraceRequest> poisson(std::size_t count, double gap_ms, int prompt, int output) {
+  std::mt19937 random(11);
+  std::vector<TraceRequest> trace(count);
+  double at_ms = 0;
+  for (TraceRequest& request : trace) {
+    at_ms += -std::log((static_cast<double>(random()) + 0.5) / 4294967296.0) * gap_ms;
+    request = {static_cast<TimeNs>(at_ms * kNsPerMs),
+               1 + static_cast<int>(random() % static_cast<unsigned>(2 * prompt)),
+               1 + static_cast<int>(random() % static_cast<unsigned>(2 * output))};
+  }
+  return trace;
+}
+
+// Every request has ended with all its tokens, no block is in use, and the run repeats its bytes.
+void expect_nothing_lost(const SimulationConfig& config, const std::vector<TraceRequest>& trace,
+                         const SimulationReport& report) {
+  EXPECT_EQ(report.finished.size(), trace.size());
+  for (const FinishedRequest& request : report.finished) {
+    EXPECT_EQ(request.reason, FinishReason::kLength) << "request " << request.request;
+    EXPECT_EQ(request.usage.output_tokens, trace[request.request - 1].output_tokens);
+  }
+  EXPECT_EQ(report.final.kv_blocks_used, 0);
+  EXPECT_EQ(report.groups->failures_total, 0);
+  const SimulationReport again = simulate(config, trace);
+  EXPECT_TRUE(to_csv(report) == to_csv(again));
+  EXPECT_TRUE(groups_to_csv(report) == groups_to_csv(again));
+}
+
+std::size_t replicas_alone(const SimulationReport& report) {
+  return static_cast<std::size_t>(
+      std::count_if(report.groups->groups.begin(), report.groups->groups.end(),
+                    [](const GroupStatus& group) { return group.replicas.size() == 1; }));
+}
+
+// A request of more tokens than a replica holds gets a group, which parts again after it.
+TEST(GroupsSimulation, ALongRequestFormsAGroupThatPartsAfterIt) {
+  const SimulationConfig config = grouped_config({.scale = ScalePolicy::kPaper});
+  std::vector<TraceRequest> trace = poisson(200, 8, 30, 10);
+  trace[50].input_tokens = 400;
+  trace[50].output_tokens = 30;
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_GT(report.groups->together_total, 0);
+  EXPECT_EQ(report.groups->together_total, report.groups->apart_total);
+  EXPECT_EQ(replicas_alone(report), 4U);
+  EXPECT_GT(report.kv_bytes_exchanged, 0);
+  SimulationConfig off = config;
+  off.groups->scale = ScalePolicy::kOff;
+  EXPECT_EQ(simulate(off, trace).refused, 1) << "no replica alone can hold it";
+}
+
+// Under a burst that needs more KV than the replicas have, layers are dropped, and fetched back
+// after it. Requests start sooner than without.
+TEST(GroupsSimulation, LayersAreDroppedUnderABurstAndRestored) {
+  const SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});
+  std::vector<TraceRequest> trace = poisson(60, 40, 30, 20);
+  for (int i = 0; i < 60; ++i) {
+    trace.push_back({trace.back().at_ns + kNsPerMs, 60, 60});
+  }
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_GT(report.groups->together_total, 0);
+  EXPECT_EQ(report.changes.front().by, GroupBy::kLayers);
+  EXPECT_EQ(replicas_alone(report), 4U);
+  EXPECT_GT(report.pipelines.span_ns, report.pipelines.busy_ns);
+  EXPECT_GT(report.pipelines.busy_ns, 0);
+}
+
+// Both policies over a thousand requests, some of which are long: nothing is lost and nothing
+// repeated, and pages are conserved, which the simulated devices check at each step.
+TEST(GroupsSimulation, AThousandRequestsEndThroughManyChanges) {
+  const SimulationConfig config =
+      grouped_config({.scale = ScalePolicy::kPaper, .drop = DropPolicy::kPaper});
+  std::vector<TraceRequest> trace = poisson(1000, 8, 30, 12);
+  for (std::size_t i = 0; i < trace.size(); i += 50) {
+    trace[i].input_tokens = 200 + 3 * static_cast<int>(i % 150);
+  }
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_GT(report.groups->together_total, 3);
+}
+
+// A step of joint devices takes what its slowest stretch takes, and a group of two by shards less
+// than one device.
+TEST(GroupsSimulation, AnOperatorsGroupComputesLongPromptsFaster) {
+  SimulationConfig config = grouped_config({.replicas = 2});
+  const std::vector<TraceRequest> trace = {{kNsPerS, 120, 10}};
+  const SimulationReport alone = simulate(config, trace);
+  config.wishes = {{0, GroupWish{.groups = {{ReplicaId{0}, ReplicaId{1}}}}}};
+  const SimulationReport wide = simulate(config, trace);
+  ASSERT_EQ(wide.finished.size(), 1U);
+  const auto ttft_ns = [](const SimulationReport& report) {
+    return report.finished.front().times.first_token_ns - kNsPerS;
+  };
+  EXPECT_LT(ttft_ns(wide), ttft_ns(alone));
+  EXPECT_GT(2 * ttft_ns(wide), ttft_ns(alone)) << "sums cost time";
+}
+
+}  // namespace
+}  // namespace protean

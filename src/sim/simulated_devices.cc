@@ -1,0 +1,316 @@
+#include "sim/simulated_devices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "control/plan_regroup.h"
+
+namespace protean {
+namespace {
+
+TimeNs ns_of(double us) {
+  return std::llround(us * static_cast<double>(kNsPerUs));
+}
+
+Copy devices_from(int first, std::size_t count) {
+  Copy devices(count);
+  std::iota(devices.begin(), devices.end(), first);
+  return devices;
+}
+
+void add(PipelineUse& sum, const PipelineUse& more) {
+  sum.busy_ns += more.busy_ns;
+  sum.span_ns += more.span_ns;
+}
+
+}  // namespace
+
+// Devices that compute together: those of one replica, or of joined ones.
+struct SimulatedDevices::Group {
+  std::vector<ReplicaId> replicas;  // that were joined; one: a replica alone
+  std::vector<Copy> homes;          // the devices of each home; one home if unified
+  std::vector<Copy> homes_apart;    // of a unified group
+  std::optional<MorphModel> model;  // the form; without it, the form never changes
+  DeviceTimeline timeline;
+  std::vector<std::int64_t> live;  // blocks with KV of each home
+  std::vector<HomesStretch> way;
+  StepPrecision precision;
+};
+
+class SimulatedDevices::ReplicaExecutor final : public Executor {
+ public:
+  ReplicaExecutor(SimulatedDevices& devices, ReplicaId replica)
+      : devices_(devices), replica_(replica) {}
+
+  void start(StepPlan plan) override {
+    std::vector<StepPlan> plans;
+    plans.push_back(std::move(plan));
+    devices_.run(replica_, std::move(plans));
+  }
+  void prepare(MorphId id, const MorphStep& step) override {
+    devices_.top(replica_).model->prepare(id, step, devices_.world_.now_ns);
+  }
+  void commit(MorphId id) override { devices_.commit(replica_, id); }
+  void abort(MorphId id) override { devices_.top(replica_).model->abort(id); }
+  void move_blocks(std::vector<BlockMove> moves) override {
+    Group& group = devices_.top(replica_);
+    group.timeline.meet(devices_.world_.now_ns, group.model->moving_ns(moves.size()));
+  }
+
+ private:
+  SimulatedDevices& devices_;
+  const ReplicaId replica_;
+};
+
+SimulatedDevices::SimulatedDevices(int replicas, DeviceTimes times,
+                                   std::optional<MorphModel::Devices> form, std::uint64_t seed,
+                                   SimulatedWorld world)
+    : times_(std::move(times)), seed_(seed), world_(std::move(world)) {
+  const std::size_t devices = form ? form->form.group.size() : 1;
+  for (std::int32_t replica = 0; replica < replicas; ++replica) {
+    auto alone =
+        std::make_unique<Group>(Group{.replicas = {ReplicaId{replica}},
+                                      .homes = {devices_from(0, devices)},
+                                      .homes_apart = {},
+                                      .model = {},
+                                      .timeline = DeviceTimeline(std::vector<TimeNs>(devices, 0)),
+                                      .live = {},
+                                      .way = {},
+                                      .precision = times_.step_precision});
+    if (form) {
+      alone->model.emplace(*form, times_.morph, seed_ + static_cast<std::uint64_t>(replica));
+    }
+    refresh(*alone);
+    groups_.emplace_back().push_back(std::move(alone));
+    executors_.push_back(std::make_unique<ReplicaExecutor>(*this, ReplicaId{replica}));
+  }
+}
+
+SimulatedDevices::~SimulatedDevices() = default;
+
+Executor& SimulatedDevices::executor(std::size_t replica) {
+  return *executors_.at(replica);
+}
+
+SimulatedDevices::Group& SimulatedDevices::top(ReplicaId replica) const {
+  return *groups_[static_cast<std::size_t>(replica.value)].back();
+}
+
+// Finds the way of steps through the group's form.
+void SimulatedDevices::refresh(Group& group) const {
+  if (!group.model) {
+    group.way = way_of({Stretch{.part = {}, .copies = group.homes}}, group.homes);
+    return;
+  }
+  const Form& form = group.model->form();
+  group.way = way_of(stretches_of(group.model->spec(), form), group.homes);
+  group.precision = step_precision(group.model->spec(), form);
+}
+
+void SimulatedDevices::join(const std::vector<ReplicaId>& replicas) {
+  std::vector<TimeNs> free_ns;
+  Group joined{.replicas = replicas,
+               .homes = {},
+               .homes_apart = {},
+               .model = {},
+               .timeline = DeviceTimeline({}),
+               .live = std::vector<std::int64_t>(replicas.size(), 0),
+               .way = {},
+               .precision = {}};
+  const MorphModel& first = *top(replicas.front()).model;
+  for (const ReplicaId replica : replicas) {
+    const Group& home = top(replica);
+    check(home.homes.size() == 1 && !home.model->pending(), "replicas at rest join");
+    check(joined_form(home.model->form(), 1) == joined_form(first.form(), 1),
+          "replicas of equal forms join");
+    const std::vector<TimeNs>& times_ns = home.timeline.free_ns();
+    joined.homes.push_back(devices_from(static_cast<int>(free_ns.size()), times_ns.size()));
+    free_ns.insert(free_ns.end(), times_ns.begin(), times_ns.end());
+  }
+  joined.model.emplace(
+      MorphModel::Devices{first.spec(), first.budget(),
+                          joined_form(first.form(), static_cast<int>(replicas.size()))},
+      times_.morph, seed_ + static_cast<std::uint64_t>(replicas.front().value));
+  joined.timeline = DeviceTimeline(std::move(free_ns));
+  joined.timeline.meet(world_.now_ns, 0);
+  refresh(joined);
+  groups_[static_cast<std::size_t>(replicas.front().value)].push_back(
+      std::make_unique<Group>(std::move(joined)));
+}
+
+void SimulatedDevices::unify(ReplicaId replica) {
+  Group& group = top(replica);
+  check(group.homes.size() > 1 && !group.model->pending(), "homes at rest become one");
+  const Form& form = group.model->form();
+  for (int layer = 0; layer < group.model->spec().layers; ++layer) {
+    check(copies_of(form.group, layer, Component::kAttention, form.shards).size() == 1,
+          "homes become one if attention has one copy");
+  }
+  group.homes_apart = std::exchange(group.homes, {devices_from(0, form.group.size())});
+  group.timeline.meet(world_.now_ns, 0);
+  refresh(group);
+}
+
+void SimulatedDevices::divide(ReplicaId replica) {
+  Group& group = top(replica);
+  check(!group.homes_apart.empty() && !group.model->pending(), "a unified group at rest divides");
+  group.homes = std::exchange(group.homes_apart, {});
+  group.timeline.meet(world_.now_ns, 0);
+  refresh(group);
+}
+
+void SimulatedDevices::part(ReplicaId replica) {
+  auto& groups = groups_[static_cast<std::size_t>(replica.value)];
+  const std::unique_ptr<Group> group = std::move(groups.back());
+  groups.pop_back();
+  check(group->homes.size() > 1 && !group->model->pending(), "homes at rest part");
+  const TimeNs free_ns = group->timeline.meet(world_.now_ns, 0);
+  for (const ReplicaId home : group->replicas) {
+    check(joined_form(top(home).model->form(), static_cast<int>(group->replicas.size())) ==
+              group->model->form(),
+          "each home parts with what it came with");
+    top(home).timeline.meet(free_ns, 0);
+  }
+  add(ended_pipelines_, group->timeline.pipeline());
+}
+
+void SimulatedDevices::start(ReplicaId group, std::vector<StepPlan> plans) {
+  run(group, std::move(plans));
+}
+
+void SimulatedDevices::keep(ReplicaId group, std::vector<std::vector<BlockId>> live) {
+  std::vector<std::int64_t>& counts = top(group).live;
+  counts.clear();
+  for (const std::vector<BlockId>& blocks : live) {
+    counts.push_back(std::ssize(blocks));
+  }
+}
+
+void SimulatedDevices::copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) {
+  const double us = times_.block_copy_us * static_cast<double>(blocks.size());
+  const TimeNs end_ns = top(to).timeline.meet(world_.now_ns, ns_of(us));
+  world_.heap.push({end_ns, BlocksCopied{id}, to});
+}
+
+StepWork SimulatedDevices::work_of_plan(const Group& group, const StepPlan& plan) const {
+  return group.model ? work_of(plan, group.model->spec()) : work_of(plan);
+}
+
+StepResult SimulatedDevices::result_of(const StepPlan& plan) const {
+  StepResult result{.id = plan.id};
+  result.sampled.resize(plan.samples.size());
+  for (const SequenceSlice& slice : plan.slices) {
+    if (slice.sample >= 0) {
+      const auto index = static_cast<std::size_t>(slice.sample);
+      result.sampled[index] = world_.draw(slice.request, plan.samples[index].position);
+    }
+  }
+  return result;
+}
+
+// Runs a step with a plan for each home.
+void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
+  Group& group = top(first);
+  check(plans.size() == group.homes.size(), "a step has a plan for each home");
+  std::vector<StepWork> works;
+  for (const StepPlan& plan : plans) {
+    works.push_back(work_of_plan(group, plan));
+  }
+  const bool copies = group.model && group.model->copying();
+  const double slower = copies ? 1 + times_.morph.step_slowdown : 1;
+  const double element_bytes = times_.cost.activation_bytes;
+  const int hidden = group.model ? group.model->spec().hidden : 0;
+  const std::vector<TimeNs> done_ns = group.timeline.run(
+      group.way, works, world_.now_ns,
+      {.compute =
+           [&](std::size_t devices, const StepWork& work, const ModelPart& part) {
+             const StepCost& cost = times_.cost.on(devices);
+             return ns_of(slower * predict_us(cost, work, group.precision, part));
+           },
+       .send =
+           [&](const StepWork& work) {
+             return ns_of(times_.cost.rows.time_us(static_cast<double>(work.tokens) * hidden *
+                                                   element_bytes));
+           }});
+  for (std::size_t home = 0; home < plans.size(); ++home) {
+    if (!plans[home].tokens.empty()) {
+      const ReplicaId replica = plans.size() == 1 ? first : group.replicas[home];
+      world_.heap.push({done_ns[home], StepDone{result_of(plans[home])}, replica});
+    }
+  }
+}
+
+// Returns how long the devices exchange KV when the step is committed.
+TimeNs SimulatedDevices::exchange_ns(Group& group, const MorphStep& step) {
+  const auto* hold = std::get_if<HoldShards>(&step);
+  if (hold == nullptr || hold->component != Component::kAttention) {
+    return 0;
+  }
+  const std::int64_t bytes =
+      kv_bytes_received(group.model->spec(), group.model->form(), *hold, group.homes, group.live);
+  kv_bytes_exchanged_ += bytes;
+  return ns_of(bytes > 0 ? times_.cost.exchange.time_us(static_cast<double>(bytes)) : 0);
+}
+
+void SimulatedDevices::commit(ReplicaId replica, MorphId id) {
+  Group& group = top(replica);
+  const TimeNs exchange = exchange_ns(group, group.model->prepared(id));
+  MorphDone done = group.model->commit(id);
+  world_.heap.push({group.timeline.meet(world_.now_ns, exchange), done, replica});
+  refresh(group);
+}
+
+// Returns the replica whose group's copy ends first.
+std::size_t SimulatedDevices::next_copier() const {
+  std::size_t first = 0;
+  TimeNs first_ns = kNever;
+  for (std::size_t replica = 0; replica < groups_.size(); ++replica) {
+    const Group& group = *groups_[replica].back();
+    if (!group.model || !group.model->copying()) {
+      continue;
+    }
+    const TimeNs end_ns = *group.model->copied_ns(world_.now_ns, group.timeline.all_free_ns());
+    if (end_ns < first_ns) {
+      first = replica;
+      first_ns = end_ns;
+    }
+  }
+  return first;
+}
+
+TimeNs SimulatedDevices::copied_ns() const {
+  const Group& group = *groups_[next_copier()].back();
+  return group.model
+             ? group.model->copied_ns(world_.now_ns, group.timeline.all_free_ns()).value_or(kNever)
+             : kNever;
+}
+
+void SimulatedDevices::copy_until(TimeNs until_ns) {
+  for (const auto& groups : groups_) {
+    Group& group = *groups.back();
+    if (group.model) {
+      group.model->copy_until(world_.now_ns, until_ns, group.timeline.all_free_ns());
+    }
+  }
+}
+
+Event SimulatedDevices::take_copied() {
+  const std::size_t replica = next_copier();
+  return {world_.now_ns, groups_[replica].back()->model->take_copied(),
+          ReplicaId{static_cast<std::int32_t>(replica)}};
+}
+
+PipelineUse SimulatedDevices::pipelines() const {
+  PipelineUse sum = ended_pipelines_;
+  for (const auto& groups : groups_) {
+    for (const auto& group : groups) {
+      add(sum, group->timeline.pipeline());
+    }
+  }
+  return sum;
+}
+
+}  // namespace protean
