@@ -4,12 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <semaphore>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +38,22 @@ struct Answer {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;
   std::optional<FinishReason> reason;
+};
+
+// Allows every token. The first device that asks hangs until the end of the test.
+class HangingOnce : public TokenConstraint {
+ public:
+  explicit HangingOnce(bool hangs) : hangs_(hangs) {}
+  void allowed_after(std::span<const TokenId>, TokenMask mask) override {
+    if (hangs_.exchange(false)) {
+      goes_on.acquire();
+    }
+    std::fill(mask.begin(), mask.end(), ~std::uint64_t{0});
+  }
+  std::binary_semaphore goes_on{0};
+
+ private:
+  std::atomic<bool> hangs_;
 };
 
 struct ReplicasTest : testing::Test {
@@ -81,11 +101,13 @@ struct ReplicasTest : testing::Test {
     made.sampling.seed = id % 50;
     made.sampling.presence_penalty = id % 5 == 0 ? 0.5F : 0;
     made.logprobs.answer = id % 3 == 0;
+    made.constraint = id == 3 ? constraint : nullptr;
     return made;
   }
 
   ModelSpec spec;
   TemporaryDirectory directory;
+  std::shared_ptr<TokenConstraint> constraint;  // of the third request
 };
 
 // A fleet with `outstanding` requests at a time until `count` have ended. on_batch is called with
@@ -198,6 +220,27 @@ TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
   expect_same(two.answers, one.answers);
   EXPECT_GE(moved, 1'000);
   RecordProperty("migrations", std::to_string(moved));
+}
+
+TEST_F(ReplicasTest, RequestsOfAReplicaThatHangsGoOnInTheOther) {
+  constraint = std::make_shared<HangingOnce>(false);
+  Load one(options_for({}), *this);
+  one.run(20, 8);
+  ReplicaOptions options = options_for({.replicas = 2});
+  options.device_timeout_ns = 5 * kNsPerS;
+  const auto hangs = std::make_shared<HangingOnce>(true);
+  constraint = hangs;
+  std::shared_ptr<const GroupsStatus> status;
+  {
+    Load two(options, *this);
+    two.run(20, 8,
+            [&](const OutputBatch& batch) { status = batch.groups ? batch.groups : status; });
+    expect_same(two.answers, one.answers);
+    hangs->goes_on.release();
+  }
+  ASSERT_NE(status, nullptr);
+  ASSERT_EQ(status->failed.size(), 1U);
+  EXPECT_EQ(status->failed.front().why, "has not answered for 5 s");
 }
 
 // With two stages, several steps are in flight.

@@ -150,7 +150,10 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
                       [this, device](MorphReady ready) {
                         leader_.load()->on_ready(first_in_group_ + device, std::move(ready));
                       },
-                  .done = [this](MorphDone done) { leader_.load()->on_done(done.id); }}};
+                  .done =
+                      [this, device](MorphDone done) {
+                        leader_.load()->on_done(done.id, first_in_group_ + device);
+                      }}};
     Result<std::unique_ptr<DeviceWorker>> added = DeviceWorker::create(
         options, checkpoint, progress,
         {.device = device, .fabric = fabric_.get(), .on_fabric = first_device_ + device},
@@ -170,15 +173,46 @@ CpuWorker::~CpuWorker() {
 
 void CpuWorker::close() {
   for (const auto& device : devices_) {
-    device->close();
+    if (device != nullptr) {
+      device->close();
+    }
   }
 }
 
 void CpuWorker::stop() {
   close();
   // Their threads answer to this worker, which asks all devices, until the last one has ended.
-  for (const auto& device : devices_) {
-    device->finish();
+  for (auto& device : devices_) {
+    if (device != nullptr && !device->finish()) {
+      // Its thread may wake up at any time and use all of this.
+      (void)device.release();
+      (void)new std::shared_ptr<Fabric>(fabric_);
+    }
+  }
+}
+
+bool CpuWorker::holds_up() const {
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [](const auto& device) { return device->holds_up(); });
+}
+
+void CpuWorker::give_up() {
+  CpuWorker& leader = *leader_.load();
+  MorphAnswers::Answered answered;
+  {
+    const std::lock_guard lock(leader.order_);
+    std::vector<int> given_up;
+    for (const auto& device : devices_) {
+      given_up.push_back(first_in_group_ + static_cast<int>(given_up.size()));
+      device->give_up();
+    }
+    answered = leader.answers_.give_up(given_up);
+  }
+  for (MorphReady& ready : answered.ready) {
+    leader.handlers_.ready(std::move(ready));
+  }
+  for (const MorphId id : answered.done) {
+    leader.tell_done(id);
   }
 }
 
@@ -219,7 +253,7 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
   std::unordered_map<int, const Rank*> peers;
   for (const int shard : wanted.shards) {
     for (std::size_t peer = 0; peer < form.group.size(); ++peer) {
-      if (form.group[peer].of(layer, component).has(shard)) {
+      if (form.group[peer].of(layer, component).has(shard) && !group().devices[peer]->given_up()) {
         peers.emplace(shard, &group().devices[peer]->rank());
       }
     }
@@ -247,7 +281,16 @@ void CpuWorker::prepare(MorphId id, const MorphStep& step) {
     handlers_.ready({.id = id, .failure = std::move(refused)});
     return;
   }
-  const std::vector<int> devices = concerned(group().formation.form, step);
+  std::vector<int> devices = concerned(group().formation.form, step);
+  std::erase_if(devices, [this](int device) {
+    return group().devices[static_cast<std::size_t>(device)]->given_up();
+  });
+  if (devices.empty()) {
+    handlers_.ready({.id = id,
+                     .failure = make_error(ErrorCode::kUnavailable, "{}: its devices have failed",
+                                           to_string(step))});
+    return;
+  }
   // A device that fails at once must not abort the step on one that has not begun it.
   const std::lock_guard lock(order_);
   answers_.expect(id, devices);
@@ -264,7 +307,7 @@ void CpuWorker::prepare(MorphId id, const MorphStep& step) {
 
 void CpuWorker::on_ready(int device, MorphReady ready) {
   const MorphId id = ready.id;
-  std::optional<MorphReady> answer = answers_.ready(std::move(ready));
+  std::optional<MorphReady> answer = answers_.ready(std::move(ready), device);
   if (!answer) {
     return;
   }
@@ -296,10 +339,13 @@ void CpuWorker::commit(MorphId id) {
   }
 }
 
-void CpuWorker::on_done(MorphId id) {
-  if (!answers_.done(id)) {
-    return;
+void CpuWorker::on_done(MorphId id, int device) {
+  if (answers_.done(id, device)) {
+    tell_done(id);
   }
+}
+
+void CpuWorker::tell_done(MorphId id) {
   std::int64_t pages_free = std::numeric_limits<std::int64_t>::max();
   for (const DeviceWorker* const device : group().devices) {
     pages_free = std::min(pages_free, device->free_pages());

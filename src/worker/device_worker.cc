@@ -1,7 +1,7 @@
 #include "worker/device_worker.h"
 
 #include <algorithm>
-#include <semaphore>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -78,11 +78,31 @@ Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& option
   return Pages{std::move(*pool), std::move(*store)};
 }
 
+namespace {
+
+// Returns true if the end of the entry is reported by MorphHandlers::done.
+bool commits(const DeviceEntry& entry) {
+  const auto* const change = std::get_if<DeviceChange>(&entry);
+  return std::holds_alternative<MorphId>(entry) ||
+         (change != nullptr && change->change->hold.has_value());
+}
+
+}  // namespace
+
+DeviceWorker::Handlers DeviceWorker::counting_commits(Handlers handlers) {
+  handlers.morph.done = [this, done = std::move(handlers.morph.done)](MorphDone what) {
+    --unfinished_;
+    done(what);
+  };
+  return handlers;
+}
+
 DeviceWorker::DeviceWorker(Built built, Handlers handlers)
     : pages_(std::move(built.pages)),
       rank_(std::move(built.rank)),
-      handlers_(std::move(handlers)),
+      handlers_(counting_commits(std::move(handlers))),
       memory_(rank_->memory()),
+      place_(built.place),
       background_(std::min(
           1.0, built.options.background_share * device_of(built.options, built.place).threads)),
       swapper_({pages_.pool.get(), &background_, std::move(built.spec), built.options.form.shards,
@@ -92,15 +112,55 @@ DeviceWorker::DeviceWorker(Built built, Handlers handlers)
       thread_([this] { run_entries(); }) {}
 
 DeviceWorker::~DeviceWorker() {
-  finish();
+  check(finish(), "a device that hangs is not destroyed");
 }
 
-void DeviceWorker::finish() {
+bool DeviceWorker::finish() {
+  constexpr std::chrono::seconds kToWakeUp(1);
   entries_.close();
   if (thread_.joinable()) {
+    if (given_up_ && place_.fabric != nullptr) {
+      place_.fabric->progress().let_go(place_.on_fabric);
+    }
+    if (given_up_ && !thread_ends_.try_acquire_for(kToWakeUp)) {
+      thread_.detach();
+      return false;
+    }
     thread_.join();
   }
   background_.stop();
+  return true;
+}
+
+void DeviceWorker::push(DeviceEntry entry) {
+  if (!given_up_) {
+    ++unfinished_;
+    entries_.push(std::move(entry));
+  }
+}
+
+void DeviceWorker::prepare(MorphId id, WantedWeights wanted) {
+  if (!given_up_) {
+    swapper_.prepare(id, std::move(wanted));
+  }
+}
+
+void DeviceWorker::prepare(MorphId id, const ResizeKv& resize) {
+  if (!given_up_) {
+    resizer_.prepare(id, resize);
+  }
+}
+
+bool DeviceWorker::holds_up() const {
+  const bool waits = place_.fabric != nullptr && place_.fabric->progress().waits(place_.on_fabric);
+  return unfinished_ > 0 && !waits;
+}
+
+void DeviceWorker::give_up() {
+  given_up_ = true;
+  if (place_.fabric != nullptr) {
+    place_.fabric->progress().fail(place_.on_fabric);
+  }
 }
 
 // Does one piece and posts the rest, so that other tasks run between two pieces.
@@ -114,6 +174,9 @@ void DeviceWorker::in_background(std::shared_ptr<BackgroundTask> work) {
 }
 
 void DeviceWorker::abort(MorphId id) {
+  if (given_up_) {
+    return;
+  }
   swapper_.abort(id);
   resizer_.abort(id);
 }
@@ -123,12 +186,16 @@ void DeviceWorker::run_entries() {
   for (;;) {
     const std::vector<DeviceEntry> entries = entries_.pop_all();
     if (entries.empty()) {
-      return;  // closed and drained
+      break;  // closed and drained
     }
     for (const DeviceEntry& entry : entries) {
-      std::visit([this](const auto& what) { run(what); }, entry);
+      if (!given_up_) {
+        std::visit([this](const auto& what) { run(what); }, entry);
+      }
+      unfinished_ -= commits(entry) ? 0 : 1;
     }
   }
+  thread_ends_.release();
 }
 
 void DeviceWorker::run(const GroupStep& step) {
@@ -136,7 +203,9 @@ void DeviceWorker::run(const GroupStep& step) {
   std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
   background_.step_ends();
   for (HomeResult& result : results) {
-    handlers_.step_done(std::move(result));
+    if (!given_up_) {
+      handlers_.step_done(std::move(result));
+    }
   }
 }
 
@@ -182,7 +251,9 @@ void DeviceWorker::run(const std::vector<BlockMove>& moves) {
 
 void DeviceWorker::run(const KvCopy& copy) {
   rank_->copy_blocks(*copy.source, copy.moves);
-  copy.done();
+  if (!given_up_) {
+    copy.done();
+  }
 }
 
 }  // namespace protean

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <semaphore>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -65,19 +67,30 @@ class DeviceWorker {
   DeviceWorker(const DeviceWorker&) = delete;
   DeviceWorker& operator=(const DeviceWorker&) = delete;
 
-  void push(DeviceEntry entry) { entries_.push(std::move(entry)); }
+  // The following three do nothing once the device is given up.
+  void push(DeviceEntry entry);
   // Stops taking entries after those that it was given. A group closes all its devices before it
   // finishes one, because they wait for each other.
   void close() { entries_.close(); }
-  // Waits until all entries are run and all handlers have returned.
-  void finish();
+  // Waits until all entries are run and all handlers have returned. Returns false if the device is
+  // given up and still hangs after a second: then its thread goes on, and it must never be
+  // destroyed.
+  [[nodiscard]] bool finish();
 
   // Executor's prepare() and abort(), for a device that the step concerns.
-  void prepare(MorphId id, WantedWeights wanted) { swapper_.prepare(id, std::move(wanted)); }
-  void prepare(MorphId id, const ResizeKv& resize) { resizer_.prepare(id, resize); }
+  void prepare(MorphId id, WantedWeights wanted);
+  void prepare(MorphId id, const ResizeKv& resize);
   void abort(MorphId id);
   // Does work in the background if no other task waits, see CpuWorker.
   void in_background(std::shared_ptr<BackgroundTask> work);
+
+  // Returns true while it has an entry to run, or a commit to report, and does not wait for another
+  // device.
+  bool holds_up() const;
+  // The device has failed: it reports nothing more, and runs no entry after the one that it may
+  // hang in.
+  void give_up();
+  bool given_up() const { return given_up_; }
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
   const Rank& rank() const { return *rank_; }
@@ -101,6 +114,7 @@ class DeviceWorker {
                                   RankPlace place);
   DeviceWorker(Built built, Handlers handlers);
 
+  Handlers counting_commits(Handlers handlers);
   void run_entries();
   void settle_background();
   void run(const GroupStep& step);
@@ -113,6 +127,10 @@ class DeviceWorker {
   const std::unique_ptr<Rank> rank_;  // used by the device's thread, and by copies of it
   const Handlers handlers_;
   const WorkerMemory memory_;
+  const RankPlace place_;
+  std::atomic<bool> given_up_ = false;
+  std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported
+  std::binary_semaphore thread_ends_{0};
   PacedThread background_;
   LayerSwapper swapper_;
   KvResizer resizer_;

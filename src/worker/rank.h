@@ -165,7 +165,8 @@ class Rank {
     const StepPlan& plan;
     bool draws = false;
   };
-  void follow(StepRoute route);
+  void follow(StepRoute route, std::vector<int> group);
+  bool broken() const { return exchange_ && exchange_->broken(); }
   void meet(const GroupChange& change, std::uint32_t point);
   void move_kv_of(const GroupChange& change, int device);
   void take_rows(int stop, const Forward& forward);
