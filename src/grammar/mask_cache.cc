@@ -102,13 +102,13 @@ void MaskCache::mask(SetId set, TokenMask mask) {
 
 void MaskCache::fill(SetId set, TokenMask mask) {
   std::fill(mask.begin(), mask.end(), 0);
-  for (const Part& part : parts_of(set)) {
-    const Partial& known = partial(part.above);
+  for (const FrameGroup& group : frame_groups(set)) {
+    const Partial& known = partial(group.above);
     for (std::size_t word = 0; word < known.dense.size(); ++word) {
       mask[word] |= known.dense[word];
     }
     set_bits(known.sparse, mask);
-    const SetId after = known.escapes.empty() ? kNoStacks : stacks_.resume(part.below);
+    const SetId after = known.escapes.empty() ? kNoStacks : stacks_.resume(group.below);
     for (const std::uint32_t node : known.escapes) {
       walk(*known.trie, node, after,
            [&](std::uint32_t reached, SetId) { set_bits(known.trie->tokens(reached), mask); });
@@ -158,7 +158,7 @@ void MaskCache::warm() {
 }
 
 // Groups the top frames by the frames below them. Those inside a JSON string stay apart.
-std::vector<MaskCache::Part> MaskCache::parts_of(SetId set) {
+std::vector<MaskCache::FrameGroup> MaskCache::frame_groups(SetId set) {
   std::map<SetId, std::vector<Frame>> together;
   std::vector<std::pair<Frame, SetId>> strings;
   for (const Frame& frame : stacks_.frames(set)) {
@@ -171,14 +171,14 @@ std::vector<MaskCache::Part> MaskCache::parts_of(SetId set) {
       together[frame.below].push_back(frame);
     }
   }
-  std::vector<Part> parts;
+  std::vector<FrameGroup> groups;
   for (const auto& [frame, below] : strings) {
-    parts.push_back({string_key(frame), below});
+    groups.push_back({string_key(frame), below});
   }
   for (const auto& [below, frames] : together) {
-    parts.push_back({stacks_.above_bottom(frames), below});
+    groups.push_back({stacks_.above_bottom(frames), below});
   }
-  return parts;
+  return groups;
 }
 
 // Returns the frame over kBottomStacks, with a count that stands for all counts that are alike: no

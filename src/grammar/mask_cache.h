@@ -68,7 +68,7 @@ class MaskCache {
       return sizeof(Partial) + dense.size() * 8 + (sparse.size() + escapes.size()) * 4;
     }
   };
-  struct Part {
+  struct FrameGroup {
     SetId above = kNoStacks;  // top frames over kBottomStacks
     SetId below = kNoStacks;
   };
@@ -76,7 +76,7 @@ class MaskCache {
   bool full() const;
   void account();
   void fill(SetId set, TokenMask mask);
-  std::vector<Part> parts_of(SetId set);
+  std::vector<FrameGroup> frame_groups(SetId set);
   SetId string_key(Frame frame);
   const Partial& partial(SetId above);
   Partial work_out(SetId above);

@@ -199,7 +199,7 @@ class Overlap {
   // Returns the schemas that a property must satisfy, or none if it must be absent.
   static std::optional<Conjunction> property(const Facets& facets, const std::string& name) {
     Conjunction all;
-    for (const PropertiesPart& part : facets.properties) {
+    for (const PropertyKeywords& part : facets.properties) {
       bool known = false;
       if (const SchemaPlace* place = part.find(name); place != nullptr) {
         all.push_back({*place});

@@ -41,8 +41,8 @@ class KeywordReader {
 
   Status read(std::string_view keyword, const value& of);
 
-  PropertiesPart properties;
-  ItemsPart items;
+  PropertyKeywords properties;
+  ItemKeywords items;
   std::uint32_t types = kAnyType;
   bool nullable = false;
 
@@ -348,7 +348,7 @@ Status KeywordReader::read_required(const value& of) {
 
 }  // namespace
 
-const SchemaPlace* PropertiesPart::find(std::string_view name) const {
+const SchemaPlace* PropertyKeywords::find(std::string_view name) const {
   const auto it =
       std::find_if(named.begin(), named.end(), [name](const auto& n) { return n.first == name; });
   return it == named.end() ? nullptr : &it->second;

@@ -33,14 +33,14 @@ struct LengthRange {
 };
 
 // What one schema says about an object's properties; `additional` is for those it does not name.
-struct PropertiesPart {
+struct PropertyKeywords {
   std::vector<std::pair<std::string, SchemaPlace>> named;
   std::vector<std::pair<Language, SchemaPlace>> patterns;
   std::optional<SchemaPlace> additional;
 
   const SchemaPlace* find(std::string_view name) const;
 };
-struct ItemsPart {
+struct ItemKeywords {
   std::vector<SchemaPlace> prefix;
   std::optional<SchemaPlace> rest;
 };
@@ -56,10 +56,10 @@ struct Facets {
   LengthRange string_length;
   std::vector<Language> string_languages;  // a string is in all of them
   LengthRange array_length;
-  std::vector<ItemsPart> items;
+  std::vector<ItemKeywords> items;
   bool unique_items = false;
   LengthRange object_size;
-  std::vector<PropertiesPart> properties;
+  std::vector<PropertyKeywords> properties;
   std::vector<std::string> required;
   std::vector<SchemaPlace> property_names;
   SchemaPlace place;  // the first of the schemas, for errors

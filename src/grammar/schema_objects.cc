@@ -22,7 +22,7 @@ std::vector<std::string> names_of(const Facets& facets) {
       names.push_back(name);
     }
   };
-  for (const PropertiesPart& part : facets.properties) {
+  for (const PropertyKeywords& part : facets.properties) {
     for (const auto& [name, place] : part.named) {
       add(name);
     }
@@ -75,10 +75,10 @@ Result<std::vector<Language>> SchemaRules::allowed_names(const Facets& facets) c
 }
 
 Status SchemaRules::plan_named(const Facets& facets, const std::vector<Language>& allowed,
-                               ObjectPlan& plan) {
+                               ObjectRules& plan) {
   for (const std::string& name : names_of(facets)) {
     Conjunction value;
-    for (const PropertiesPart& part : facets.properties) {
+    for (const PropertyKeywords& part : facets.properties) {
       const SchemaPlace* place = part.find(name);
       bool known = place != nullptr;
       if (known) {
@@ -108,12 +108,12 @@ Status SchemaRules::plan_named(const Facets& facets, const std::vector<Language>
 
 // Plans the properties that no schema names, in classes by the patterns that their names match.
 Status SchemaRules::plan_others(const Facets& facets, const std::vector<Language>& allowed,
-                                ObjectPlan& plan) {
+                                ObjectRules& plan) {
   constexpr std::size_t kMostPatterns = 4;
   std::vector<const Language*> patterns;
   bool said = false;
   bool given = !facets.required.empty();
-  for (const PropertiesPart& part : facets.properties) {
+  for (const PropertyKeywords& part : facets.properties) {
     said |= part.additional.has_value();
     given |= !part.named.empty() || !part.patterns.empty();
     for (const auto& [keys, place] : part.patterns) {
@@ -134,7 +134,7 @@ Status SchemaRules::plan_others(const Facets& facets, const std::vector<Language
     }
     Conjunction value;
     std::size_t next = 0;
-    for (const PropertiesPart& part : facets.properties) {
+    for (const PropertyKeywords& part : facets.properties) {
       bool known = false;
       for (const auto& [keys, place] : part.patterns) {
         if ((matched >> next++ & 1U) != 0) {
@@ -169,8 +169,8 @@ Status SchemaRules::plan_others(const Facets& facets, const std::vector<Language
   return {};
 }
 
-Result<SchemaRules::ObjectPlan> SchemaRules::plan_object(const Facets& facets) {
-  ObjectPlan plan{.size = facets.object_size};
+Result<SchemaRules::ObjectRules> SchemaRules::object_rules(const Facets& facets) {
+  ObjectRules plan{.size = facets.object_size};
   const Result<std::vector<Language>> allowed = allowed_names(facets);
   if (!allowed) {
     return allowed.error();
@@ -215,7 +215,7 @@ StateId SchemaRules::quoted(const Language& language) {
 }
 
 Status SchemaRules::emit_object(const Facets& facets, StateId from, StateId to) {
-  const Result<ObjectPlan> plan = plan_object(facets);
+  const Result<ObjectRules> plan = object_rules(facets);
   if (!plan) {
     return plan.error();
   }
@@ -224,7 +224,7 @@ Status SchemaRules::emit_object(const Facets& facets, StateId from, StateId to) 
 
 // Emits states (i, n): the next name is the i-th or a later one, and n properties are written. n
 // stops growing where larger numbers make no difference.
-Status SchemaRules::emit_members(const ObjectPlan& plan, StateId from, StateId to) {
+Status SchemaRules::emit_members(const ObjectRules& plan, StateId from, StateId to) {
   constexpr std::size_t kMostStates = 100000;
   const std::size_t names = plan.named.size();
   const bool limited = plan.size.most != kNoLimit;
@@ -281,7 +281,7 @@ Status SchemaRules::emit_members(const ObjectPlan& plan, StateId from, StateId t
   return {};
 }
 
-void SchemaRules::emit_others(const ObjectPlan& plan, std::uint32_t before, StateId from,
+void SchemaRules::emit_others(const ObjectRules& plan, std::uint32_t before, StateId from,
                               StateId close) {
   if (plan.others.empty() || before + 1 < plan.size.least) {
     return;

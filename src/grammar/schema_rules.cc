@@ -200,7 +200,7 @@ Status SchemaRules::emit_array(const Facets& facets, StateId from, StateId to) {
   constexpr std::uint32_t kMostSpelt = 4096;
   LengthRange length = facets.array_length;
   std::size_t spelt = 1;  // places with a schema of their own, and one for all that follow
-  for (const ItemsPart& part : facets.items) {
+  for (const ItemKeywords& part : facets.items) {
     spelt = std::max(spelt, part.prefix.size() + 1);
   }
   if (spelt > kMostSpelt) {
@@ -210,7 +210,7 @@ Status SchemaRules::emit_array(const Facets& facets, StateId from, StateId to) {
   std::vector<StateId> places;
   for (std::size_t i = 0; i < spelt; ++i) {
     Conjunction item;
-    for (const ItemsPart& part : facets.items) {
+    for (const ItemKeywords& part : facets.items) {
       if (i < part.prefix.size() || part.rest) {
         item.push_back({i < part.prefix.size() ? part.prefix[i] : *part.rest});
       }

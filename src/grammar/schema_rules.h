@@ -46,7 +46,7 @@ class SchemaRules {
     StateId name = 0;  // name and value are rules to call
     StateId value = 0;
   };
-  struct ObjectPlan {
+  struct ObjectRules {
     std::vector<Property> named;
     std::vector<OtherProperties> others;
     LengthRange size;
@@ -71,13 +71,13 @@ class SchemaRules {
   void close_array(StateId from, StateId to);
 
   Status emit_object(const Facets& facets, StateId from, StateId to);
-  Result<ObjectPlan> plan_object(const Facets& facets);
-  Status plan_named(const Facets& facets, const std::vector<Language>& allowed, ObjectPlan& plan);
-  Status plan_others(const Facets& facets, const std::vector<Language>& allowed, ObjectPlan& plan);
+  Result<ObjectRules> object_rules(const Facets& facets);
+  Status plan_named(const Facets& facets, const std::vector<Language>& allowed, ObjectRules& plan);
+  Status plan_others(const Facets& facets, const std::vector<Language>& allowed, ObjectRules& plan);
   Result<std::vector<Language>> allowed_names(const Facets& facets) const;
-  Status emit_members(const ObjectPlan& plan, StateId from, StateId to);
+  Status emit_members(const ObjectRules& plan, StateId from, StateId to);
   StateId quoted(const Language& language);
-  void emit_others(const ObjectPlan& plan, std::uint32_t before, StateId from, StateId close);
+  void emit_others(const ObjectRules& plan, std::uint32_t before, StateId from, StateId close);
 
   AutomatonBuilder* builder_;
   const SchemaDocument* document_;

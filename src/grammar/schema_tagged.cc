@@ -38,7 +38,7 @@ Status SchemaRules::emit_tagged(const TaggedArguments& tags, StateId from, State
   if (facets->values) {
     return not_between_tags(facets->place, "enum");
   }
-  const Result<ObjectPlan> plan = plan_object(*facets);
+  const Result<ObjectRules> plan = object_rules(*facets);
   if (!plan) {
     return plan.error();
   }

@@ -34,7 +34,7 @@ void set_bit(TokenMask mask, TokenId id) {
 
 }  // namespace
 
-struct TokenTable::Parts {
+struct TokenTable::SortedTokens {
   std::string text;
   std::vector<std::uint32_t> begin;
   std::vector<TokenId> with_bytes;
@@ -55,42 +55,42 @@ struct TokenTable::Parts {
   }
 };
 
-TokenTable::Parts TokenTable::sort_tokens(const Tokenizer& tokenizer, int vocab) {
+TokenTable::SortedTokens TokenTable::sort_tokens(const Tokenizer& tokenizer, int vocab) {
   constexpr std::size_t kLongest = 4096;  // longer tokens are never allowed
-  Parts parts;
-  parts.begin.push_back(0);
+  SortedTokens sorted;
+  sorted.begin.push_back(0);
   for (TokenId id = 0; id < vocab; ++id) {
     const std::string_view bytes =
         id < tokenizer.vocab_size() ? tokenizer.bytes(id) : std::string_view();
     if (!bytes.empty() && bytes.size() <= kLongest) {
-      parts.text += bytes;
-      parts.with_bytes.push_back(id);
+      sorted.text += bytes;
+      sorted.with_bytes.push_back(id);
       if (const auto characters = plain_characters(bytes); characters) {
-        parts.plain.push_back({*characters, id});
+        sorted.plain.push_back({*characters, id});
       } else {
-        parts.not_plain.push_back(id);
+        sorted.not_plain.push_back(id);
       }
     }
-    parts.begin.push_back(static_cast<std::uint32_t>(parts.text.size()));
+    sorted.begin.push_back(static_cast<std::uint32_t>(sorted.text.size()));
   }
-  std::sort(parts.plain.begin(), parts.plain.end(), [](const Plain& a, const Plain& b) {
+  std::sort(sorted.plain.begin(), sorted.plain.end(), [](const Plain& a, const Plain& b) {
     return std::pair(a.characters, a.id) < std::pair(b.characters, b.id);
   });
-  return parts;
+  return sorted;
 }
 
 TokenTable::TokenTable(const Tokenizer& tokenizer, int vocab, std::vector<TokenId> stop_ids)
     : TokenTable(sort_tokens(tokenizer, vocab), vocab, std::move(stop_ids)) {}
 
-TokenTable::TokenTable(Parts parts, int vocab, std::vector<TokenId> stop_ids)
+TokenTable::TokenTable(SortedTokens sorted, int vocab, std::vector<TokenId> stop_ids)
     : vocab_(vocab),
       stop_ids_(std::move(stop_ids)),
-      all_(parts.tokens(parts.with_bytes)),
-      not_plain_(parts.tokens(parts.not_plain)),
-      plain_(std::move(parts.plain)) {
+      all_(sorted.tokens(sorted.with_bytes)),
+      not_plain_(sorted.tokens(sorted.not_plain)),
+      plain_(std::move(sorted.plain)) {
   std::erase_if(stop_ids_, [vocab](TokenId id) { return id < 0 || id >= vocab; });
-  text_ = std::move(parts.text);
-  begin_ = std::move(parts.begin);
+  text_ = std::move(sorted.text);
+  begin_ = std::move(sorted.begin);
   for (TokenId id = 0; id < vocab_; ++id) {
     for (const char byte : bytes(id)) {
       bytes_held_.set(static_cast<std::uint8_t>(byte));

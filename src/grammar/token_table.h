@@ -43,10 +43,10 @@ class TokenTable {
     std::uint32_t characters = 0;
     TokenId id = 0;
   };
-  struct Parts;  // the tokens as sort_tokens() sorts them
+  struct SortedTokens;  // the tokens as sort_tokens() sorts them
 
-  static Parts sort_tokens(const Tokenizer& tokenizer, int vocab);
-  TokenTable(Parts parts, int vocab, std::vector<TokenId> stop_ids);
+  static SortedTokens sort_tokens(const Tokenizer& tokenizer, int vocab);
+  TokenTable(SortedTokens sorted, int vocab, std::vector<TokenId> stop_ids);
 
   int vocab_;
   std::vector<TokenId> stop_ids_;

@@ -40,8 +40,8 @@ RequestReader::RequestReader(const HttpLimits& limits)
 }
 
 std::size_t RequestReader::put(std::string_view bytes) {
-  std::size_t used = part_ == Part::kHead && !error_ ? put_head(bytes) : 0;
-  while (part_ != Part::kHead && !done() && !error_ && used < bytes.size()) {
+  std::size_t used = section_ == Section::kHead && !error_ ? put_head(bytes) : 0;
+  while (section_ != Section::kHead && !done() && !error_ && used < bytes.size()) {
     used += put_body(bytes.substr(used));
   }
   return used;
@@ -142,35 +142,35 @@ std::optional<ApiError> RequestReader::refuse_head() {
 void RequestReader::begin_body() {
   const auto length = parser_.content_length();
   if (parser_.chunked()) {
-    part_ = Part::kChunkSize;
+    section_ = Section::kChunkSize;
   } else if (!length || *length == 0) {
-    part_ = Part::kEnd;
+    section_ = Section::kEnd;
   } else if (*length > static_cast<std::uint64_t>(max_body_bytes_)) {
     fail_too_large();
   } else {
-    part_ = Part::kBody;
+    section_ = Section::kBody;
     awaited_ = static_cast<std::int64_t>(*length);
   }
-  wants_continue_ = wants_continue_ && part_ != Part::kEnd;
+  wants_continue_ = wants_continue_ && section_ != Section::kEnd;
 }
 
 std::size_t RequestReader::put_body(std::string_view bytes) {
-  switch (part_) {
-    case Part::kBody:
-      return take_data(bytes, Part::kEnd);
-    case Part::kChunk:
-      return take_data(bytes, Part::kChunkEnd);
+  switch (section_) {
+    case Section::kBody:
+      return take_data(bytes, Section::kEnd);
+    case Section::kChunk:
+      return take_data(bytes, Section::kChunkEnd);
     default:
       return take_line(bytes);
   }
 }
 
-std::size_t RequestReader::take_data(std::string_view bytes, Part next) {
+std::size_t RequestReader::take_data(std::string_view bytes, Section next) {
   const std::size_t size = std::min(bytes.size(), static_cast<std::size_t>(awaited_));
   body_.append(bytes.substr(0, size));
   awaited_ -= static_cast<std::int64_t>(size);
   if (awaited_ == 0) {
-    part_ = next;
+    section_ = next;
   }
   return size;
 }
@@ -198,12 +198,12 @@ std::size_t RequestReader::take_line(std::string_view bytes) {
 }
 
 void RequestReader::read_line() {
-  if (part_ == Part::kChunkSize) {
+  if (section_ == Section::kChunkSize) {
     read_chunk_size();
-  } else if (part_ == Part::kTrailer) {
-    part_ = line_.empty() ? Part::kEnd : Part::kTrailer;  // trailers are ignored
+  } else if (section_ == Section::kTrailer) {
+    section_ = line_.empty() ? Section::kEnd : Section::kTrailer;  // trailers are ignored
   } else if (line_.empty()) {
-    part_ = Part::kChunkSize;
+    section_ = Section::kChunkSize;
   } else {
     fail(400, "a chunk is longer than its size says");
   }
@@ -225,7 +225,7 @@ void RequestReader::read_chunk_size() {
     fail_too_large();
   } else {
     awaited_ = static_cast<std::int64_t>(size);
-    part_ = size == 0 ? Part::kTrailer : Part::kChunk;
+    section_ = size == 0 ? Section::kTrailer : Section::kChunk;
   }
 }
 

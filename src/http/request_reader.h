@@ -29,7 +29,7 @@ class RequestReader {
 
   bool begun() const { return begun_; }
   bool head_done() const { return head_done_; }  // the accessors below are valid from then on
-  bool done() const { return part_ == Part::kEnd; }
+  bool done() const { return section_ == Section::kEnd; }
   const std::optional<ApiError>& error() const { return error_; }
 
   // Returns the request without its body and client. Works for a head with errors too.
@@ -42,11 +42,11 @@ class RequestReader {
 
  private:
   // What is read next. A chunk is a size line, data and an empty line.
-  enum class Part { kHead, kBody, kChunkSize, kChunk, kChunkEnd, kTrailer, kEnd };
+  enum class Section { kHead, kBody, kChunkSize, kChunk, kChunkEnd, kTrailer, kEnd };
 
   std::size_t put_head(std::string_view bytes);
   std::size_t put_body(std::string_view bytes);
-  std::size_t take_data(std::string_view bytes, Part next);
+  std::size_t take_data(std::string_view bytes, Section next);
   std::size_t take_line(std::string_view bytes);
   void read_line();
   void read_chunk_size();
@@ -59,7 +59,7 @@ class RequestReader {
   const std::int64_t max_header_bytes_;
   const std::int64_t max_body_bytes_;
   boost::beast::http::request_parser<boost::beast::http::empty_body> parser_;  // of the head
-  Part part_ = Part::kHead;
+  Section section_ = Section::kHead;
   std::size_t scanned_ = 0;     // bytes of the head that scan() has checked
   int empty_lines_ = 0;         // ignored before the request
   std::int64_t awaited_ = 0;    // bytes of the body or the chunk that have not arrived

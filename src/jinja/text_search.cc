@@ -47,60 +47,61 @@ std::size_t find_last(std::string_view text, std::string_view part) {
   return last;
 }
 
-Parts split_at(std::string_view text, std::string_view separator, std::int64_t most) {
-  Parts parts;
+Pieces split_at(std::string_view text, std::string_view separator, std::int64_t most) {
+  Pieces pieces;
   std::size_t from = 0;
   for (; most > 0; --most) {
     const std::size_t at = find_text(text, separator, from);
     if (at == kNone) break;
-    parts.push_back(text.substr(from, at - from));
+    pieces.push_back(text.substr(from, at - from));
     from = at + separator.size();
   }
-  parts.push_back(text.substr(from));
-  return parts;
+  pieces.push_back(text.substr(from));
+  return pieces;
 }
 
-Parts split_right(std::string_view text, std::string_view separator, std::int64_t most) {
-  Parts parts;
+Pieces split_right(std::string_view text, std::string_view separator, std::int64_t most) {
+  Pieces pieces;
   std::size_t end = text.size();
   for (; most > 0; --most) {
     const std::size_t at = text.substr(0, end).rfind(separator);
     if (at == kNone) break;
-    parts.push_back(text.substr(at + separator.size(), end - at - separator.size()));
+    pieces.push_back(text.substr(at + separator.size(), end - at - separator.size()));
     end = at;
   }
-  parts.push_back(text.substr(0, end));
-  std::reverse(parts.begin(), parts.end());
-  return parts;
+  pieces.push_back(text.substr(0, end));
+  std::reverse(pieces.begin(), pieces.end());
+  return pieces;
 }
 
-Parts split_space(std::string_view text, std::int64_t most) {
-  Parts parts;
+Pieces split_space(std::string_view text, std::int64_t most) {
+  Pieces pieces;
   for (text = strip_left(text); !text.empty(); --most) {
     if (most <= 0) {
-      parts.push_back(text);
+      pieces.push_back(text);
       break;
     }
     const std::size_t end = word_end(text);
-    parts.push_back(text.substr(0, end));
+    pieces.push_back(text.substr(0, end));
     text = strip_left(text.substr(end));
   }
-  return parts;
+  return pieces;
 }
 
-Parts split_space_right(std::string_view text, std::int64_t most) {
-  Parts words = split_space(text, INT64_MAX);
+Pieces split_space_right(std::string_view text, std::int64_t most) {
+  Pieces words = split_space(text, INT64_MAX);
   if (static_cast<std::int64_t>(words.size()) <= most || words.empty()) return words;
-  // The text before the last `most` words is one part, with the white space in front.
+  // The text before the last `most` words is one piece, with the white space in front.
   const std::size_t together = words.size() - static_cast<std::size_t>(most);
   const std::string_view last = words[together - 1];
-  Parts parts = {text.substr(0, static_cast<std::size_t>(last.data() + last.size() - text.data()))};
-  parts.insert(parts.end(), words.begin() + static_cast<std::ptrdiff_t>(together), words.end());
-  return parts;
+  Pieces pieces = {
+      text.substr(0, static_cast<std::size_t>(last.data() + last.size() - text.data()))};
+  pieces.insert(pieces.end(), words.begin() + static_cast<std::ptrdiff_t>(together), words.end());
+  return pieces;
 }
 
-Parts split_lines(std::string_view text, bool keep_ends) {
-  Parts lines;
+Pieces split_lines(std::string_view text, bool keep_ends) {
+  Pieces lines;
   std::size_t from = 0;
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint c = decode(text, at);

@@ -16,13 +16,13 @@ namespace protean::jinja {
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from);
 std::size_t find_last(std::string_view text, std::string_view part);
 
-using Parts = std::vector<std::string_view>;
+using Pieces = std::vector<std::string_view>;
 // Cut at most `most` times, from the left or from the right. A run of white space is one separator.
-Parts split_at(std::string_view text, std::string_view separator, std::int64_t most);
-Parts split_right(std::string_view text, std::string_view separator, std::int64_t most);
-Parts split_space(std::string_view text, std::int64_t most);
-Parts split_space_right(std::string_view text, std::int64_t most);
-Parts split_lines(std::string_view text, bool keep_ends);
+Pieces split_at(std::string_view text, std::string_view separator, std::int64_t most);
+Pieces split_right(std::string_view text, std::string_view separator, std::int64_t most);
+Pieces split_space(std::string_view text, std::int64_t most);
+Pieces split_space_right(std::string_view text, std::int64_t most);
+Pieces split_lines(std::string_view text, bool keep_ends);
 
 struct Replacement {
   std::string_view from;

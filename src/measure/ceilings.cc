@@ -36,14 +36,13 @@ Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const St
     return operations / multiply_s;
   };
   Ceilings ceilings{.read_bytes_per_s = static_cast<double>(memory.size()) / read_s};
-  const cpu::MatmulUnit unit = cpu::best_unit();
-  if (!cpu::has_tiles(unit)) {
-    ceilings.operations_per_s =
-        per_s([&] { return cpu::multiply_near(team, unit, kVectorRounds); });
+  const cpu::MatmulIsa isa = cpu::best_isa();
+  if (!cpu::has_tiles(isa)) {
+    ceilings.operations_per_s = per_s([&] { return cpu::multiply_near(team, isa, kVectorRounds); });
     return ceilings;
   }
   const auto tiles_per_s = [&](cpu::OperandsIn operands) {
-    return per_s([&] { return cpu::multiply_near(team, unit, kTileRounds, operands); });
+    return per_s([&] { return cpu::multiply_near(team, isa, kTileRounds, operands); });
   };
   const auto int8_per_s = [&](cpu::OperandsIn operands) {
     return per_s([&] { return cpu::multiply_int8_near(team, kTileRounds, operands); });
@@ -56,10 +55,10 @@ Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const St
 }
 
 std::string_view multiplier_name() {
-  switch (cpu::best_unit()) {
-    case cpu::MatmulUnit::kAmx:
+  switch (cpu::best_isa()) {
+    case cpu::MatmulIsa::kAmx:
       return "AMX bf16";
-    case cpu::MatmulUnit::kDot:
+    case cpu::MatmulIsa::kDot:
       return "AVX-512 bf16";
     default:
       return "vector f32";

@@ -84,7 +84,7 @@ bool amx_multiplies_integers_faster() {
 
 bool integers_are_faster() {
   static const bool faster =
-      cpu::best_unit() != cpu::MatmulUnit::kAmx || amx_multiplies_integers_faster();
+      cpu::best_isa() != cpu::MatmulIsa::kAmx || amx_multiplies_integers_faster();
   return faster;
 }
 

@@ -118,16 +118,16 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
   return scratch;
 }
 
-Forward::Forward(const Parts& parts) : parts_(parts) {
-  check(parts.team != nullptr && parts.spec != nullptr && parts.weights != nullptr &&
-            parts.scratch != nullptr,
-        "a forward needs all its parts");
-  check(parts.observer == nullptr || parts.weights->shards == 1, "what is observed is whole");
+Forward::Forward(const Setup& setup) : setup_(setup) {
+  check(setup.team != nullptr && setup.spec != nullptr && setup.weights != nullptr &&
+            setup.scratch != nullptr,
+        "a forward needs all its setup");
+  check(setup.observer == nullptr || setup.weights->shards == 1, "what is observed is whole");
 }
 
 void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
   check(range.first >= 0 && range.count >= 0 &&
-            range.first + range.count <= parts_.weights->layer_count(),
+            range.first + range.count <= setup_.weights->layer_count(),
         "layers exist");
   for (int layer = range.first; layer < range.first + range.count; ++layer) {
     attend(batch, layer);
@@ -136,7 +136,7 @@ void Forward::run_layers(const ForwardBatch& batch, LayerRange range) const {
 }
 
 void Forward::run_half(const ForwardBatch& batch, int layer, Component half) const {
-  check(layer >= 0 && layer < parts_.weights->layer_count() && half != Component::kEmbeddings,
+  check(layer >= 0 && layer < setup_.weights->layer_count() && half != Component::kEmbeddings,
         "it is half of a layer that exists");
   if (half == Component::kAttention) {
     attend(batch, layer);
@@ -146,14 +146,14 @@ void Forward::run_half(const ForwardBatch& batch, int layer, Component half) con
 }
 
 std::span<float> Forward::residual(std::int64_t rows, std::int64_t first) const {
-  check(first >= 0 && first + rows <= parts_.scratch->max_rows_, "rows are in the scratch");
-  return rows_of(parts_.scratch->residual_, first + rows, parts_.spec->hidden)
-      .subspan(static_cast<std::size_t>(first * parts_.spec->hidden));
+  check(first >= 0 && first + rows <= setup_.scratch->max_rows_, "rows are in the scratch");
+  return rows_of(setup_.scratch->residual_, first + rows, setup_.spec->hidden)
+      .subspan(static_cast<std::size_t>(first * setup_.spec->hidden));
 }
 
 void Forward::observe(int layer, LayerInput which, std::span<const float> rows) const {
-  if (parts_.observer != nullptr) {
-    parts_.observer->on_input(layer, which, rows);
+  if (setup_.observer != nullptr) {
+    setup_.observer->on_input(layer, which, rows);
   }
 }
 
@@ -161,25 +161,25 @@ void Forward::observe(int layer, LayerInput which, std::span<const float> rows) 
 // buffer of `up`.
 Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
                                     const cpu::RowSource& rows) const {
-  const Scratch& scratch = *parts_.scratch;
+  const Scratch& scratch = *setup_.scratch;
   const std::int64_t count = std::ssize(rows.x) / weights.inputs;
   const bool fits = arranged_floats(count, weights.inputs) <= std::ssize(scratch.arranged_);
   const auto memory = std::as_writable_bytes(fits ? scratch.arranged_ : scratch.up_);
   if (weights.format.int8_inputs()) {
-    return cpu::quantize_rows(*parts_.team, rows, weights, memory);
+    return cpu::quantize_rows(*setup_.team, rows, weights, memory);
   }
   check(!rows.made(), "only integers are made as rows are read");
-  return cpu::arrange_rows(*parts_.team, rows.x, weights, memory);
+  return cpu::arrange_rows(*setup_.team, rows.x, weights, memory);
 }
 
 // Normalises rows as the model does before a half and of its last rows.
 void Forward::apply_norm(std::span<const float> rows, const NormWeights& norm, cpu::Element element,
                          std::span<float> out) const {
-  const float eps = parts_.spec->norm_eps;
-  if (parts_.spec->norms.layer_norm) {
-    cpu::layer_norm(*parts_.team, rows, {norm.weight, norm.bias, eps}, element, out);
+  const float eps = setup_.spec->norm_eps;
+  if (setup_.spec->norms.layer_norm) {
+    cpu::layer_norm(*setup_.team, rows, {norm.weight, norm.bias, eps}, element, out);
   } else {
-    cpu::rms_norm(*parts_.team, rows, {norm.weight, eps}, element, out);
+    cpu::rms_norm(*setup_.team, rows, {norm.weight, eps}, element, out);
   }
 }
 
@@ -188,8 +188,8 @@ void Forward::apply_norm(std::span<const float> rows, const NormWeights& norm, c
 // are quantised.
 cpu::RowSource Forward::normalised(std::span<const float> residual, const NormWeights& norm,
                                    const cpu::WeightFormat& format) const {
-  const ModelSpec& spec = *parts_.spec;
-  if (format.int8_inputs() && parts_.observer == nullptr) {
+  const ModelSpec& spec = *setup_.spec;
+  if (format.int8_inputs() && setup_.observer == nullptr) {
     if (!spec.norms.before) {
       return {.x = residual};
     }
@@ -197,7 +197,7 @@ cpu::RowSource Forward::normalised(std::span<const float> residual, const NormWe
       return {.x = residual, .norm = {norm.weight, spec.norm_eps}};
     }
   }
-  const auto normed = parts_.scratch->normed_.first(residual.size());
+  const auto normed = setup_.scratch->normed_.first(residual.size());
   if (spec.norms.before) {
     apply_norm(residual, norm, format.inputs(), normed);
   } else {
@@ -211,15 +211,15 @@ cpu::RowSource Forward::normalised(std::span<const float> residual, const NormWe
 // quantisation are fused with the products of gate and up. Otherwise the rows lie in gate_.
 std::optional<cpu::Int8Rows> Forward::gated(const Inputs& x, const LayerWeights& weights,
                                             const Half& half, int index) const {
-  const Scratch& scratch = *parts_.scratch;
-  const MlpSpec& mlp = parts_.spec->mlp;
+  const Scratch& scratch = *setup_.scratch;
+  const MlpSpec& mlp = setup_.spec->mlp;
   const auto up = shard_rows(scratch.up_, half.rows, shard().ffn, index);
   const auto* const integers = std::get_if<cpu::Int8Rows>(&x);
   const bool swiglu = mlp.gated && !mlp.bias && mlp.activation == Activation::kSilu;
-  if (integers != nullptr && parts_.observer == nullptr && swiglu &&
+  if (integers != nullptr && setup_.observer == nullptr && swiglu &&
       arranged_floats(half.rows, shard().ffn) <= std::ssize(up)) {
     auto made =
-        cpu::matmul_gated(*parts_.team, *integers, {&weights.gate, &weights.up, &weights.down},
+        cpu::matmul_gated(*setup_.team, *integers, {&weights.gate, &weights.up, &weights.down},
                           std::as_writable_bytes(up));
     if (made) {
       return made;
@@ -234,28 +234,28 @@ std::optional<cpu::Int8Rows> Forward::gated(const Inputs& x, const LayerWeights&
     multiply(x, {{&weights.up, gate, {.bias = bias_of(weights.mlp_bias.up)}}});
   }
   if (swiglu) {
-    cpu::swiglu(*parts_.team, gate, up, element, gate);
+    cpu::swiglu(*setup_.team, gate, up, element, gate);
   } else {
     const auto factor = mlp.gated ? std::span<const float>(up) : std::span<const float>();
-    cpu::activate(*parts_.team, {gate, factor, kernel_of(mlp.activation)}, element, gate);
+    cpu::activate(*setup_.team, {gate, factor, kernel_of(mlp.activation)}, element, gate);
   }
   observe(half.layer, LayerInput::kDown, gate);
   return std::nullopt;
 }
 
 void Forward::multiply(const Inputs& x, std::initializer_list<cpu::MatmulTarget> targets) const {
-  std::visit([&](const auto& rows) { cpu::matmul(*parts_.team, rows, targets); }, x);
+  std::visit([&](const auto& rows) { cpu::matmul(*setup_.team, rows, targets); }, x);
 }
 
 void Forward::attend(const ForwardBatch& batch, int layer) const {
-  const ModelSpec& spec = *parts_.spec;
-  Scratch& scratch = *parts_.scratch;
+  const ModelSpec& spec = *setup_.spec;
+  Scratch& scratch = *setup_.scratch;
   const Half half{layer, Component::kAttention, batch.rows(), batch.first_row};
   const ShardRun& run = run_of(half);
   const std::int64_t rows = batch.rows();
   const auto mixed = rows_of(scratch.mixed_, rows, query_width(shard()));
 
-  const LayerWeights& first = parts_.weights->shard(layer, run.first);
+  const LayerWeights& first = setup_.weights->shard(layer, run.first);
   const cpu::RowSource x = normalised(
       residual(half), {first.attention_norm, first.attention_norm_bias}, first.query.format);
   observe(layer, LayerInput::kAttention, x.x);
@@ -263,14 +263,14 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   for (int i = 0; i < run.count; ++i) {
     project_heads(inputs, half, i);
   }
-  cpu::KvLayer kv = parts_.kv[static_cast<std::size_t>(layer)];
+  cpu::KvLayer kv = setup_.kv[static_cast<std::size_t>(layer)];
   kv.kv_heads = shard().attention.kv_heads;
   for (int i = 0; i < run.count; ++i) {
-    const LayerWeights& weights = parts_.weights->shard(layer, run.first + i);
+    const LayerWeights& weights = setup_.weights->shard(layer, run.first + i);
     const HeadRows heads = heads_of(rows, i);
     rotate_heads(batch, weights, layer, heads);
-    cpu::store_kv(*parts_.team, kv, batch.slices, heads.k, heads.v);
-    cpu::attention(*parts_.team, kv, batch.slices,
+    cpu::store_kv(*setup_.team, kv, batch.slices, heads.k, heads.v);
+    cpu::attention(*setup_.team, kv, batch.slices,
                    {.heads = shard().attention.heads,
                     .window = spec.attention.window_of(layer),
                     .element = weights.attention_output.format.inputs(),
@@ -287,14 +287,14 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
 
 // The queries, keys and values of the index-th shard here.
 Forward::HeadRows Forward::heads_of(std::int64_t rows, int index) const {
-  const Scratch& scratch = *parts_.scratch;
+  const Scratch& scratch = *setup_.scratch;
   return {shard_rows(scratch.q_, rows, query_width(shard()), index),
           shard_rows(scratch.k_, rows, kv_width(shard()), index),
           shard_rows(scratch.v_, rows, kv_width(shard()), index)};
 }
 
 void Forward::project_heads(const Inputs& x, const Half& half, int index) const {
-  const LayerWeights& weights = parts_.weights->shard(half.layer, run_of(half).first + index);
+  const LayerWeights& weights = setup_.weights->shard(half.layer, run_of(half).first + index);
   const HeadRows heads = heads_of(half.rows, index);
   multiply(x, {{&weights.query, heads.q, {.bias = bias_of(weights.query_bias)}},
                {&weights.key, heads.k, {.bias = bias_of(weights.key_bias)}},
@@ -306,34 +306,34 @@ void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weight
                            const HeadRows& heads) const {
   if (!weights.query_norm.empty()) {
     const auto f32 = cpu::Element::kF32;
-    cpu::rms_norm(*parts_.team, heads.q, {weights.query_norm, shard().norm_eps}, f32, heads.q);
-    cpu::rms_norm(*parts_.team, heads.k, {weights.key_norm, shard().norm_eps}, f32, heads.k);
+    cpu::rms_norm(*setup_.team, heads.q, {weights.query_norm, shard().norm_eps}, f32, heads.q);
+    cpu::rms_norm(*setup_.team, heads.k, {weights.key_norm, shard().norm_eps}, f32, heads.k);
   }
-  if (!parts_.spec->attention.rotates(layer)) {
+  if (!setup_.spec->attention.rotates(layer)) {
     return;
   }
-  const cpu::RopeTable& table = parts_.rope.of(*parts_.spec, layer);
-  cpu::rope(*parts_.team, heads.q, shard().attention.heads, batch.positions, table);
-  cpu::rope(*parts_.team, heads.k, shard().attention.kv_heads, batch.positions, table);
+  const cpu::RopeTable& table = setup_.rope.of(*setup_.spec, layer);
+  cpu::rope(*setup_.team, heads.q, shard().attention.heads, batch.positions, table);
+  cpu::rope(*setup_.team, heads.k, shard().attention.kv_heads, batch.positions, table);
 }
 
 void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
   const Half half{layer, Component::kMlp, batch.rows(), batch.first_row};
   const ShardRun& run = run_of(half);
-  const LayerWeights& first = parts_.weights->shard(layer, run.first);
+  const LayerWeights& first = setup_.weights->shard(layer, run.first);
   const cpu::RowSource normed =
       normalised(residual(half), {first.mlp_norm, first.mlp_norm_bias}, first.up.format);
   observe(layer, LayerInput::kMlp, normed.x);
   const Inputs inputs = inputs_for(first.up, normed);  // which all shards share
   std::vector<std::optional<cpu::Int8Rows>> made;
   for (int i = 0; i < run.count; ++i) {
-    made.push_back(gated(inputs, parts_.weights->shard(layer, run.first + i), half, i));
+    made.push_back(gated(inputs, setup_.weights->shard(layer, run.first + i), half, i));
   }
   for (int i = 0; i < run.count; ++i) {
-    const LayerWeights& weights = parts_.weights->shard(layer, run.first + i);
+    const LayerWeights& weights = setup_.weights->shard(layer, run.first + i);
     const cpu::PackedMatrix& down = weights.down;
     const auto& integers = made[static_cast<std::size_t>(i)];
-    const auto gate = shard_rows(parts_.scratch->gate_, half.rows, shard().ffn, i);
+    const auto gate = shard_rows(setup_.scratch->gate_, half.rows, shard().ffn, i);
     multiply_out(integers ? Inputs(*integers) : inputs_for(down, {.x = gate}), down,
                  weights.mlp_bias.down, half, i);
   }
@@ -343,21 +343,21 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
 // Returns a buffer of the sums over shards. Other devices may read the lowest one, so attention and
 // MLP take turns in the first and the last of all buffers, whatever their runs are.
 std::span<float> Forward::partial(const Half& half, int level) const {
-  const std::int64_t each = std::int64_t{parts_.scratch->max_rows_} * shard().hidden;
-  const bool last = level == 0 && half.component == Component::kMlp && parts_.exchange != nullptr;
-  const std::int64_t place = last ? std::ssize(parts_.scratch->partial_) / each - 1 : level;
-  return parts_.scratch->partial_.subspan(static_cast<std::size_t>(place * each),
+  const std::int64_t each = std::int64_t{setup_.scratch->max_rows_} * shard().hidden;
+  const bool last = level == 0 && half.component == Component::kMlp && setup_.exchange != nullptr;
+  const std::int64_t place = last ? std::ssize(setup_.scratch->partial_) / each - 1 : level;
+  return setup_.scratch->partial_.subspan(static_cast<std::size_t>(place * each),
                                           static_cast<std::size_t>(half.rows * shard().hidden));
 }
 
 std::span<float> Forward::added(const Half& half) const {
-  return rows_of(parts_.scratch->added_, half.first_row + half.rows, parts_.spec->hidden)
-      .last(static_cast<std::size_t>(half.rows * parts_.spec->hidden));
+  return rows_of(setup_.scratch->added_, half.first_row + half.rows, setup_.spec->hidden)
+      .last(static_cast<std::size_t>(half.rows * setup_.spec->hidden));
 }
 
 // Returns true if the sum of a half is added to the residual stream as it is.
 bool Forward::adds_directly(const Half& half) const {
-  const ModelSpec& spec = *parts_.spec;
+  const ModelSpec& spec = *setup_.spec;
   const bool waits = spec.parallel_halves && half.component == Component::kAttention;
   return !spec.norms.after && spec.multipliers.residual == 1.0F && !waits;
 }
@@ -365,21 +365,21 @@ bool Forward::adds_directly(const Half& half) const {
 // Adds the sum of a half, which lies in added_, to the residual stream. In models whose halves are
 // parallel, the sum of attention stays there until that of the MLP has been added.
 void Forward::finish_half(const Half& half) const {
-  const ModelSpec& spec = *parts_.spec;
+  const ModelSpec& spec = *setup_.spec;
   const bool attention = half.component == Component::kAttention;
   if (adds_directly(half) ? !spec.parallel_halves : spec.parallel_halves) {
     return;
   }
   const std::span<float> added = this->added(half);
   if (spec.norms.after) {
-    const LayerWeights& weights = parts_.weights->shard(half.layer, run_of(half).first);
+    const LayerWeights& weights = setup_.weights->shard(half.layer, run_of(half).first);
     apply_norm(added, {attention ? weights.post_norm.attention : weights.post_norm.mlp, {}},
                cpu::Element::kF32, added);
   }
   if (spec.multipliers.residual == 1.0F) {
-    cpu::add(*parts_.team, added, residual(half));
+    cpu::add(*setup_.team, added, residual(half));
   } else {
-    cpu::add_scaled(*parts_.team, added, spec.multipliers.residual, residual(half));
+    cpu::add_scaled(*setup_.team, added, spec.multipliers.residual, residual(half));
   }
 }
 
@@ -395,14 +395,14 @@ void Forward::multiply_out(const Inputs& x, const cpu::PackedMatrix& matrix,
                   {.bias = bias_of(bias), .accumulate = direct}}});
     return;
   }
-  if (index == 0 && parts_.exchange != nullptr) {
-    parts_.exchange->reuse(sums_of(half.component));
+  if (index == 0 && setup_.exchange != nullptr) {
+    setup_.exchange->reuse(sums_of(half.component));
   }
   const bool odd = index % 2 == 1;
   int level = std::popcount(static_cast<unsigned>(odd ? index - 1 : index));
   multiply(x, {{&matrix, partial(half, level), {.bias = bias_of(bias), .accumulate = odd}}});
   for (int pairs = (index + 1) / 2; odd && pairs % 2 == 0; pairs /= 2, --level) {
-    cpu::add(*parts_.team, partial(half, level), partial(half, level - 1));
+    cpu::add(*setup_.team, partial(half, level), partial(half, level - 1));
   }
 }
 
@@ -421,14 +421,14 @@ void Forward::add_shards(const Half& half) const {
 void Forward::add_shards_to(const Half& half, std::span<float> sum) const {
   const std::span<float> mine = partial(half, 0);
   if (alone(run_of(half))) {
-    cpu::add(*parts_.team, mine, sum);
+    cpu::add(*setup_.team, mine, sum);
     return;
   }
   const auto which =
       half.component == Component::kAttention ? cpu::SharedRows::kAttention : cpu::SharedRows::kMlp;
-  cpu::Exchange& exchange = *parts_.exchange;
+  cpu::Exchange& exchange = *setup_.exchange;
   exchange.show(which, half.layer, mine);
-  cpu::add_partial_sums(*parts_.team, exchange.collect(which, half.layer), sum);
+  cpu::add_partial_sums(*setup_.team, exchange.collect(which, half.layer), sum);
   exchange.release(which, half.layer);
 }
 

@@ -91,7 +91,7 @@ class InputObserver {
 // project_logits() any number of times.
 class Forward {
  public:
-  struct Parts {
+  struct Setup {
     cpu::Team* team = nullptr;
     const ModelSpec* spec = nullptr;
     const ModelWeights* weights = nullptr;
@@ -102,7 +102,7 @@ class Forward {
     cpu::Exchange* exchange = nullptr;  // needed if other devices hold shards
     bool draws = true;                  // whole rows of logits are wanted here
   };
-  explicit Forward(const Parts& parts);
+  explicit Forward(const Setup& setup);
 
   void embed(const ForwardBatch& batch) const;
   void run_layers(const ForwardBatch& batch, LayerRange range) const;
@@ -122,9 +122,9 @@ class Forward {
   std::span<const float> project_logits(std::span<const int> rows, int tile = 0) const;
 
  private:
-  const ModelSpec& shard() const { return parts_.weights->shard_spec; }
-  bool whole() const { return parts_.weights->shards == 1; }
-  bool alone(const ShardRun& run) const { return run.count == parts_.weights->shards; }
+  const ModelSpec& shard() const { return setup_.weights->shard_spec; }
+  bool whole() const { return setup_.weights->shards == 1; }
+  bool alone(const ShardRun& run) const { return run.count == setup_.weights->shards; }
   void attend(const ForwardBatch& batch, int layer) const;
   void feed_forward(const ForwardBatch& batch, int layer) const;
   void observe(int layer, LayerInput which, std::span<const float> rows) const;
@@ -161,7 +161,7 @@ class Forward {
   std::optional<cpu::Int8Rows> gated(const Inputs& x, const LayerWeights& weights, const Half& half,
                                      int index) const;
   const ShardRun& run_of(const Half& half) const {
-    return parts_.weights->holding.of(half.layer, half.component);
+    return setup_.weights->holding.of(half.layer, half.component);
   }
   const EmbeddingWeights& embeddings() const;  // the first shard here
   std::span<float> partial(const Half& half, int level) const;
@@ -178,7 +178,7 @@ class Forward {
   void project_shards(std::span<const float> normed, std::int64_t count) const;
   void assemble(std::span<const cpu::ShownRows> shown, std::int64_t count) const;
 
-  Parts parts_;
+  Setup setup_;
 };
 
 }  // namespace protean

@@ -26,18 +26,18 @@ void Forward::embed(const ForwardBatch& batch) const {
   check(batch.positions.size() == batch.tokens.size(), "every row has a position");
   const auto residual = this->residual(batch.rows(), batch.first_row);
   if (whole()) {
-    cpu::gather_rows(parts_.weights->embeddings.front().embedding, batch.tokens, residual);
+    cpu::gather_rows(setup_.weights->embeddings.front().embedding, batch.tokens, residual);
     finish_embedding(residual, batch.positions);
     return;
   }
-  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
-  const ShardRun& run = parts_.weights->holding.embeddings;
+  const auto width = static_cast<std::size_t>(setup_.spec->hidden);
+  const ShardRun& run = setup_.weights->holding.embeddings;
   for (std::size_t row = 0; row < batch.tokens.size(); ++row) {
     const int owner = batch.tokens[row] / shard().vocab;
     if (run.has(owner)) {
       const TokenId id = batch.tokens[row] % shard().vocab;
       const auto mine = residual.subspan(row * width, width);
-      cpu::gather_rows(parts_.weights->embeddings[static_cast<std::size_t>(owner)].embedding,
+      cpu::gather_rows(setup_.weights->embeddings[static_cast<std::size_t>(owner)].embedding,
                        {&id, 1}, mine);
       finish_embedding(mine, batch.positions.subspan(row, 1));
     }
@@ -49,15 +49,15 @@ void Forward::embed(const ForwardBatch& batch) const {
 
 // Multiplies embedding rows and adds those of their positions, if the model does.
 void Forward::finish_embedding(std::span<float> rows, std::span<const int> positions) const {
-  if (const float factor = parts_.spec->multipliers.embedding; factor != 1.0F) {
-    cpu::scale_and_cap(*parts_.team, factor, 0.0F, rows);
+  if (const float factor = setup_.spec->multipliers.embedding; factor != 1.0F) {
+    cpu::scale_and_cap(*setup_.team, factor, 0.0F, rows);
   }
-  if (!parts_.spec->learned_positions) {
+  if (!setup_.spec->learned_positions) {
     return;
   }
-  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
+  const auto width = static_cast<std::size_t>(setup_.spec->hidden);
   for (std::size_t row = 0; row < positions.size(); ++row) {
-    check(positions[row] < parts_.spec->max_context, "every position has a learned row");
+    check(positions[row] < setup_.spec->max_context, "every position has a learned row");
     const auto from =
         embeddings().positions.subspan(static_cast<std::size_t>(positions[row]) * width, width);
     std::transform(from.begin(), from.end(),
@@ -70,8 +70,8 @@ void Forward::finish_embedding(std::span<float> rows, std::span<const int> posit
 // reads from it.
 void Forward::gather_missing(const ForwardBatch& batch) const {
   const auto residual = this->residual(batch.rows(), batch.first_row);
-  const auto width = static_cast<std::size_t>(parts_.spec->hidden);
-  cpu::Exchange& exchange = *parts_.exchange;
+  const auto width = static_cast<std::size_t>(setup_.spec->hidden);
+  cpu::Exchange& exchange = *setup_.exchange;
   exchange.show(cpu::SharedRows::kEmbedding, 0, residual);
   for (const cpu::ShownRows& shown : exchange.collect(cpu::SharedRows::kEmbedding, 0)) {
     if (shown.rows.data() == residual.data()) {
@@ -90,25 +90,25 @@ void Forward::gather_missing(const ForwardBatch& batch) const {
 }
 
 const EmbeddingWeights& Forward::embeddings() const {
-  const ModelWeights& weights = *parts_.weights;
+  const ModelWeights& weights = *setup_.weights;
   return weights.embeddings[static_cast<std::size_t>(weights.holding.embeddings.first)];
 }
 
 std::span<const float> Forward::normalise(int first, int count) const {
-  Scratch& scratch = *parts_.scratch;
+  Scratch& scratch = *setup_.scratch;
   check(first >= 0 && count > 0 && first + count <= scratch.max_rows_, "rows are in the scratch");
-  const auto hidden = static_cast<std::size_t>(parts_.spec->hidden);
+  const auto hidden = static_cast<std::size_t>(setup_.spec->hidden);
   const auto rows = scratch.residual_.subspan(static_cast<std::size_t>(first) * hidden,
                                               static_cast<std::size_t>(count) * hidden);
-  const auto normed = first_rows(scratch.normed_, count, parts_.spec->hidden);
+  const auto normed = first_rows(scratch.normed_, count, setup_.spec->hidden);
   apply_norm(rows, {embeddings().final_norm, embeddings().final_norm_bias}, cpu::Element::kF32,
              normed);
   return normed;
 }
 
 std::span<const float> Forward::project_logits(std::span<const int> rows, int tile) const {
-  const ModelSpec& spec = *parts_.spec;
-  Scratch& scratch = *parts_.scratch;
+  const ModelSpec& spec = *setup_.spec;
+  Scratch& scratch = *setup_.scratch;
   const auto count = static_cast<std::int64_t>(rows.size());
   check(count <= scratch.max_logit_rows_, "wanted rows fit the scratch");
   const auto gathered = first_rows(scratch.normed_, count, spec.hidden);
@@ -126,7 +126,7 @@ std::span<const float> Forward::project_logits(std::span<const int> rows, int ti
     finish_logits(logits);
     return logits;
   }
-  const ShardRun& run = parts_.weights->holding.embeddings;
+  const ShardRun& run = setup_.weights->holding.embeddings;
   const auto mine = first_rows(scratch.shard_logits_, run.count * count, shard().vocab);
   if (alone(run)) {
     project_shards(gathered, count);
@@ -134,11 +134,11 @@ std::span<const float> Forward::project_logits(std::span<const int> rows, int ti
     finish_logits(logits);
     return logits;
   }
-  cpu::Exchange& exchange = *parts_.exchange;
+  cpu::Exchange& exchange = *setup_.exchange;
   exchange.reuse(cpu::SharedRows::kLogits);
   project_shards(gathered, count);
   exchange.show(cpu::SharedRows::kLogits, tile, mine);
-  if (!parts_.draws) {
+  if (!setup_.draws) {
     return {};
   }
   assemble(exchange.collect(cpu::SharedRows::kLogits, tile), count);
@@ -148,22 +148,22 @@ std::span<const float> Forward::project_logits(std::span<const int> rows, int ti
 }
 
 void Forward::finish_logits(std::span<float> logits) const {
-  const Multipliers& multipliers = parts_.spec->multipliers;
+  const Multipliers& multipliers = setup_.spec->multipliers;
   if (multipliers.logits != 1.0F || multipliers.logit_cap > 0.0F) {
-    cpu::scale_and_cap(*parts_.team, multipliers.logits, multipliers.logit_cap, logits);
+    cpu::scale_and_cap(*setup_.team, multipliers.logits, multipliers.logit_cap, logits);
   }
 }
 
 // Computes the logits of this device's rows of the vocabulary, shard after shard.
 void Forward::project_shards(std::span<const float> normed, std::int64_t count) const {
-  const ShardRun& run = parts_.weights->holding.embeddings;
+  const ShardRun& run = setup_.weights->holding.embeddings;
   const Inputs x = inputs_for(embeddings().output, {.x = normed});
   const std::int64_t floats = count * shard().vocab;
   for (int i = 0; i < run.count; ++i) {
     const int shard = run.first + i;
-    const EmbeddingWeights& weights = parts_.weights->embeddings[static_cast<std::size_t>(shard)];
+    const EmbeddingWeights& weights = setup_.weights->embeddings[static_cast<std::size_t>(shard)];
     multiply(x, {{&weights.output,
-                  parts_.scratch->shard_logits_.subspan(static_cast<std::size_t>(i * floats),
+                  setup_.scratch->shard_logits_.subspan(static_cast<std::size_t>(i * floats),
                                                         static_cast<std::size_t>(floats)),
                   {.bias = data_or_null(weights.output_bias)}}});
   }
@@ -171,12 +171,12 @@ void Forward::project_shards(std::span<const float> normed, std::int64_t count) 
 
 // Puts the columns of all shards in the order of the vocabulary.
 void Forward::assemble(std::span<const cpu::ShownRows> shown, std::int64_t count) const {
-  const auto vocab = static_cast<std::size_t>(parts_.spec->vocab);
+  const auto vocab = static_cast<std::size_t>(setup_.spec->vocab);
   const auto each = static_cast<std::size_t>(shard().vocab);
   const auto rows = static_cast<std::size_t>(count);
-  parts_.team->run(count, [&](std::int64_t row, int) {
+  setup_.team->run(count, [&](std::int64_t row, int) {
     const auto at = static_cast<std::size_t>(row);
-    const auto out = parts_.scratch->logits_.subspan(at * vocab, vocab);
+    const auto out = setup_.scratch->logits_.subspan(at * vocab, vocab);
     for (const cpu::ShownRows& piece : shown) {
       for (std::size_t i = 0; i < static_cast<std::size_t>(piece.shards); ++i) {
         const std::size_t first = (static_cast<std::size_t>(piece.first_shard) + i) * each;

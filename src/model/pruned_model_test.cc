@@ -36,7 +36,7 @@ ModelSpec grouped_spec() {
 }
 
 // A model of which every other query head and every third neuron add nothing to the outputs.
-class WithIdleParts final : public SyntheticCheckpoint {
+class WithIdleNeurons final : public SyntheticCheckpoint {
  public:
   using SyntheticCheckpoint::SyntheticCheckpoint;
 
@@ -106,13 +106,13 @@ TEST_F(PrunedModel, TwoOfFourKeepsTwoOfFourAndSaysSo) {
 // A pruned layer computes what the layer with zeros in place of the removed weights computes.
 TEST_F(PrunedModel, StructuredComputesWhatZerosWould) {
   const ModelSpec spec = grouped_spec();
-  const auto original = std::make_shared<WithIdleParts>(spec);
+  const auto original = std::make_shared<WithIdleNeurons>(spec);
   const ModelSpec pruned = pruned_spec(spec, kHalf);
   ASSERT_EQ(pruned.attention.heads, 2);
   ASSERT_EQ(pruned.ffn, 32);
   KeptWeights kept{.heads = {1, 3}, .kv_heads = {0, 1}, .neurons = {}};
   for (int neuron = 0; std::ssize(kept.neurons) < pruned.ffn; ++neuron) {
-    if (!WithIdleParts::idle_neuron(neuron)) {
+    if (!WithIdleNeurons::idle_neuron(neuron)) {
       kept.neurons.push_back(neuron);
     }
   }
@@ -123,7 +123,7 @@ TEST_F(PrunedModel, StructuredComputesWhatZerosWould) {
     Zeroed(const ModelSpec& spec, int last) : SyntheticCheckpoint(spec), last_(last) {}
     void read_rows(TensorRole role, int layer, std::int64_t row, std::int64_t count,
                    float* out) const override {
-      WithIdleParts(spec()).read_rows(role, layer, row, count, out);
+      WithIdleNeurons(spec()).read_rows(role, layer, row, count, out);
       for (std::int64_t i = 0; role == TensorRole::kDown && i < count * spec().ffn; ++i) {
         out[i] = i % spec().ffn > last_ ? 0.0F : out[i];
       }
@@ -158,7 +158,7 @@ TEST_F(PrunedModel, IdleHeadsAndNeuronsAreChosenByTheCalibrationText) {
   const ModelSpec spec = grouped_spec();
   TemporaryDirectory idle;
   write_hf_checkpoint(idle.path(), spec);
-  const WithIdleParts original(spec);
+  const WithIdleNeurons original(spec);
   std::filesystem::remove(idle.path() / "model.safetensors");
   ASSERT_TRUE(write_safetensors(original, architecture_of(spec).hf_tensors->names,
                                 idle.path() / "model.safetensors",

@@ -8,11 +8,11 @@
 namespace protean {
 namespace {
 
-std::string_view name_of(cpu::MatmulUnit unit) {
-  switch (unit) {
-    case cpu::MatmulUnit::kAmx:
+std::string_view name_of(cpu::MatmulIsa isa) {
+  switch (isa) {
+    case cpu::MatmulIsa::kAmx:
       return "AMX";
-    case cpu::MatmulUnit::kDot:
+    case cpu::MatmulIsa::kDot:
       return "AVX-512 BF16";
     default:
       return "vectors";
@@ -33,7 +33,7 @@ std::string summary_of(const Fingerprint& found) {
 }  // namespace
 
 std::string processor_name() {
-  return fmt::format("{}, {}", cpu_name(), name_of(cpu::best_unit()));
+  return fmt::format("{}, {}", cpu_name(), name_of(cpu::best_isa()));
 }
 
 std::filesystem::path profile_directory(const StepCostSource& source) {

@@ -45,9 +45,9 @@ void add_joinable(std::string_view left, std::string_view right, BpeModel& model
 }
 
 // Returns the symbol of a part of a token. A character that is not a token gets a new symbol.
-class Parts {
+class Symbols {
  public:
-  Parts(std::span<const RankedToken> ranked, BpeModel& model) : model_(&model) {
+  Symbols(std::span<const RankedToken> ranked, BpeModel& model) : model_(&model) {
     for (const RankedToken& token : ranked) {
       tokens_.emplace(token.text, token.id);
     }
@@ -85,7 +85,7 @@ class Parts {
   BpeModel* model_;
 };
 
-void add_splits_of(const RankedToken& token, const Parts& parts, BpeModel& model) {
+void add_splits_of(const RankedToken& token, const Symbols& symbols, BpeModel& model) {
   const std::string_view text = token.text;
   std::size_t at = 0;
   while (at < text.size()) {
@@ -93,8 +93,8 @@ void add_splits_of(const RankedToken& token, const Parts& parts, BpeModel& model
     if (at == text.size()) {
       break;
     }
-    const auto left = parts.find(text.substr(0, at));
-    const auto right = left ? parts.find(text.substr(at)) : std::nullopt;
+    const auto left = symbols.find(text.substr(0, at));
+    const auto right = left ? symbols.find(text.substr(at)) : std::nullopt;
     if (right) {
       model.merges.insert(*left, *right, token.rank, token.id);
       add_joinable(text.substr(0, at), text.substr(at), model);
@@ -138,7 +138,7 @@ Status add_listed_merges(std::span<const std::pair<std::string_view, std::string
 }
 
 Status add_ranked_merges(std::span<const RankedToken> ranked, BpeModel& model) {
-  Parts parts(ranked, model);
+  Symbols symbols(ranked, model);
   for (const RankedToken& token : ranked) {
     if (token.text.size() > kLongestRanked) {
       return make_error(ErrorCode::kCorrupt, "token {} is {} bytes long (at most {})", token.id,
@@ -146,12 +146,12 @@ Status add_ranked_merges(std::span<const RankedToken> ranked, BpeModel& model) {
     }
     for (std::string_view rest = token.text; !model.byte_symbols && !rest.empty();) {
       const auto bytes = static_cast<std::size_t>(utf8_step(rest).bytes);
-      parts.add_orphan(rest.substr(0, bytes));
+      symbols.add_orphan(rest.substr(0, bytes));
       rest.remove_prefix(bytes);
     }
   }
   for (const RankedToken& token : ranked) {
-    add_splits_of(token, parts, model);
+    add_splits_of(token, symbols, model);
   }
   return {};
 }

@@ -9,7 +9,7 @@ namespace {
 using Behavior = PreTokenizer::Behavior;
 using Piece = std::string_view;
 
-struct Part {
+struct Segment {
   std::size_t begin;
   std::size_t end;
   bool is_match;
@@ -17,65 +17,65 @@ struct Part {
 
 // Returns the matches and the text between them, in order, without gaps.
 void cut(const PreTokenizer::Split& step, Piece piece, std::vector<Regex::Match>& matches,
-         std::vector<Part>& parts) {
+         std::vector<Segment>& segments) {
   matches.clear();
-  parts.clear();
+  segments.clear();
   step.pattern.find_all(piece, matches);
   std::size_t from = 0;
   for (const Regex::Match& match : matches) {
     if (match.begin > from) {
-      parts.push_back({from, match.begin, step.invert});
+      segments.push_back({from, match.begin, step.invert});
     }
-    parts.push_back({match.begin, match.end, !step.invert});
+    segments.push_back({match.begin, match.end, !step.invert});
     from = match.end;
   }
   if (from < piece.size()) {
-    parts.push_back({from, piece.size(), step.invert});
+    segments.push_back({from, piece.size(), step.invert});
   }
 }
 
 // Joins neighbours according to the behaviour, in place: joined[0..n) is the result.
-void join(Behavior behavior, std::vector<Part>& parts) {
+void join(Behavior behavior, std::vector<Segment>& segments) {
   if (behavior == Behavior::kIsolated) {
     return;
   }
   if (behavior == Behavior::kRemoved) {
-    std::erase_if(parts, [](const Part& part) { return part.is_match; });
+    std::erase_if(segments, [](const Segment& segment) { return segment.is_match; });
     return;
   }
   const bool backwards = behavior == Behavior::kMergedWithNext;
   if (backwards) {
-    std::reverse(parts.begin(), parts.end());
+    std::reverse(segments.begin(), segments.end());
   }
-  std::vector<Part> joined;
+  std::vector<Segment> joined;
   bool last_is_match = false;
-  for (const Part& part : parts) {
-    const bool joins = behavior == Behavior::kContiguous ? part.is_match == last_is_match
-                                                         : part.is_match && !last_is_match;
+  for (const Segment& segment : segments) {
+    const bool joins = behavior == Behavior::kContiguous ? segment.is_match == last_is_match
+                                                         : segment.is_match && !last_is_match;
     if (joins && !joined.empty()) {
-      joined.back().begin = std::min(joined.back().begin, part.begin);
-      joined.back().end = std::max(joined.back().end, part.end);
+      joined.back().begin = std::min(joined.back().begin, segment.begin);
+      joined.back().end = std::max(joined.back().end, segment.end);
     } else {
-      joined.push_back(part);
+      joined.push_back(segment);
     }
-    last_is_match = part.is_match;
+    last_is_match = segment.is_match;
   }
   if (backwards) {
     std::reverse(joined.begin(), joined.end());
   }
-  parts = std::move(joined);
+  segments = std::move(joined);
 }
 
 void apply(const PreTokenizer::Split& step, PreTokenizer::Pieces& text) {
   std::vector<Piece> result;
   std::vector<Regex::Match> matches;
-  std::vector<Part> parts;
+  std::vector<Segment> segments;
   for (const Piece piece : text.pieces) {
-    cut(step, piece, matches, parts);
-    join(step.behavior, parts);
-    for (const Part& part : parts) {
-      if (part.end > part.begin) {
-        result.push_back(piece.substr(part.begin, part.end - part.begin));
+    cut(step, piece, matches, segments);
+    join(step.behavior, segments);
+    for (const Segment& segment : segments) {
+      if (segment.end > segment.begin) {
+        result.push_back(piece.substr(segment.begin, segment.end - segment.begin));
       }
     }
   }

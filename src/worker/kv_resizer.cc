@@ -14,7 +14,7 @@ void KvResizer::prepare(MorphId id, const ResizeKv& resize) {
     const std::lock_guard lock(mutex_);
     check(resizes_.emplace(id, asked).second, "a morph's step is prepared once");
   }
-  parts_.thread->post_urgent([this, asked] {
+  setup_.thread->post_urgent([this, asked] {
     waiting_.push_back(asked);
     begin_next();
   });
@@ -35,11 +35,11 @@ Status KvResizer::grow(const Resize& resize) {
   if (resize.blocks < 1) {
     return make_error(ErrorCode::kInvalidArgument, "at least 1 block must stay");
   }
-  if (resize.blocks <= parts_.kv->blocks()) {
+  if (resize.blocks <= setup_.kv->blocks()) {
     return {};
   }
-  return parts_.kv->grow(resize.blocks,
-                         [&] { return !resize.aborted && parts_.thread->may_go_on(); });
+  return setup_.kv->grow(resize.blocks,
+                         [&] { return !resize.aborted && setup_.thread->may_go_on(); });
 }
 
 // Tries again to get pages: a fill that was just aborted may hold its pages until its task ends.
@@ -50,7 +50,7 @@ bool KvResizer::put_off(const Error& why) {
   }
   open_->put_off = true;
   waiting_.push_front(std::move(open_));
-  parts_.thread->post([this] { parts_.thread->post_urgent([this] { begin_next(); }); });
+  setup_.thread->post([this] { setup_.thread->post_urgent([this] { begin_next(); }); });
   return true;
 }
 
@@ -62,12 +62,12 @@ void KvResizer::begin_next() {
       continue;
     }
     open_ = std::move(next);
-    open_->blocks_before = parts_.kv->blocks();
+    open_->blocks_before = setup_.kv->blocks();
     const Status grown = grow(*open_);
     if (grown) {
       open_->ready = true;  // abort or commit ends it
       if (!open_->aborted) {
-        parts_.handlers.ready({.id = open_->id, .failure = std::nullopt});
+        setup_.handlers.ready({.id = open_->id, .failure = std::nullopt});
       }
       return;
     }
@@ -76,7 +76,7 @@ void KvResizer::begin_next() {
     }
     const std::shared_ptr<Resize> failed = std::move(open_);
     if (forget(failed->id) != nullptr) {
-      parts_.handlers.ready({.id = failed->id,
+      setup_.handlers.ready({.id = failed->id,
                              .failure = make_error(grown.error().code, "{}: {}",
                                                    to_string(MorphStep(ResizeKv{failed->blocks})),
                                                    grown.error().message)});
@@ -87,7 +87,7 @@ void KvResizer::begin_next() {
 // Runs on the paced thread.
 void KvResizer::end(const Resize& resize) {
   if (open_.get() == &resize) {
-    parts_.kv->shrink();
+    setup_.kv->shrink();
     open_ = nullptr;
   }
   begin_next();
@@ -99,9 +99,9 @@ void KvResizer::abort(MorphId id) {
     return;
   }
   resize->aborted = true;
-  parts_.thread->post_urgent([this, resize] {
-    if (open_ == resize && resize->blocks_before < parts_.kv->blocks()) {
-      parts_.kv->limit(resize->blocks_before);
+  setup_.thread->post_urgent([this, resize] {
+    if (open_ == resize && resize->blocks_before < setup_.kv->blocks()) {
+      setup_.kv->limit(resize->blocks_before);
     }
     end(*resize);
   });
@@ -113,12 +113,12 @@ bool KvResizer::commit(MorphId id) {
     return false;
   }
   check(resize->ready, "what is committed is ready");
-  if (resize->blocks < parts_.kv->blocks()) {
-    parts_.kv->limit(resize->blocks);
+  if (resize->blocks < setup_.kv->blocks()) {
+    setup_.kv->limit(resize->blocks);
   }
-  parts_.thread->post_urgent([this, resize] {
+  setup_.thread->post_urgent([this, resize] {
     end(*resize);
-    parts_.handlers.done({.id = resize->id, .pages_free = parts_.pool->free_pages()});
+    setup_.handlers.done({.id = resize->id, .pages_free = setup_.pool->free_pages()});
   });
   return true;
 }

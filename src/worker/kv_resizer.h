@@ -20,13 +20,13 @@ namespace protean {
 // Does not own what it is given; the thread must be stopped before this is destroyed.
 class KvResizer {
  public:
-  struct Parts {
+  struct Setup {
     cpu::PagePool* pool = nullptr;
     PacedThread* thread = nullptr;
     KvStore* kv = nullptr;
     MorphHandlers handlers;
   };
-  explicit KvResizer(Parts parts) : parts_(std::move(parts)) {}
+  explicit KvResizer(Setup setup) : setup_(std::move(setup)) {}
 
   // Executor's prepare() and abort(), on any thread. No plan may use blocks of an aborted resize.
   void prepare(MorphId id, const ResizeKv& resize);
@@ -51,7 +51,7 @@ class KvResizer {
   bool put_off(const Error& why);
   void end(const Resize& resize);
 
-  const Parts parts_;
+  const Setup setup_;
   std::mutex mutex_;
   std::unordered_map<MorphId, std::shared_ptr<Resize>> resizes_;  // neither committed nor aborted
   // Used by the paced thread only.

@@ -33,13 +33,13 @@ void LayerSwapper::prepare(MorphId id, WantedWeights wanted) {
     const std::lock_guard lock(mutex_);
     check(swaps_.emplace(id, under_way).second, "a morph's step is prepared once");
   }
-  parts_.thread->post([this, id, under_way] { fill(id, under_way); });
+  setup_.thread->post([this, id, under_way] { fill(id, under_way); });
 }
 
 Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
   const WantedWeights& wanted = swap.wanted;
   const auto may_go_on = [&] {
-    return !swap.aborted && parts_.thread->may_go_on() && !swap.aborted;
+    return !swap.aborted && setup_.thread->may_go_on() && !swap.aborted;
   };
   const ReadComponent read = [&](const ComponentVariant& which, std::span<std::byte> memory,
                                  const Pace& pace) -> Result<std::string> {
@@ -47,26 +47,26 @@ Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
     if (peer != nullptr) {
       return copy_paced(peer, memory, pace);
     }
-    if (parts_.read == nullptr) {
+    if (setup_.read == nullptr) {
       return make_error(ErrorCode::kUnsupported,
                         "there are no variants to read: start with a variant cache");
     }
-    return parts_.read(which, memory, pace);
+    return setup_.read(which, memory, pace);
   };
-  return fill_pages(*parts_.pool, {parts_.spec, wanted.component, wanted.shards, parts_.shards},
+  return fill_pages(*setup_.pool, {setup_.spec, wanted.component, wanted.shards, setup_.shards},
                     read, may_go_on);
 }
 
 Status LayerSwapper::make_room(const Swap& swap) {
   const auto& room = swap.wanted.kv;
-  return room ? parts_.kv->make_room(room->layer, room->kv_heads, room->homes,
-                                     [&] { return !swap.aborted && parts_.thread->may_go_on(); })
+  return room ? setup_.kv->make_room(room->layer, room->kv_heads, room->homes,
+                                     [&] { return !swap.aborted && setup_.thread->may_go_on(); })
               : Status();
 }
 
 void LayerSwapper::trim(const std::optional<WantedWeights::KvRoom>& room) {
   if (room) {
-    parts_.kv->trim(room->layer);
+    setup_.kv->trim(room->layer);
   }
 }
 
@@ -98,7 +98,7 @@ void LayerSwapper::fill(MorphId id, const std::shared_ptr<Swap>& swap) {
       trim(swap->wanted.kv);
     }
   }
-  parts_.handlers.ready(std::move(ready));
+  setup_.handlers.ready(std::move(ready));
 }
 
 void LayerSwapper::abort(MorphId id) {
@@ -114,7 +114,7 @@ void LayerSwapper::abort(MorphId id) {
     swaps_.erase(found);
   }
   // In the background, so that the caller does not wait for pages to be unmapped.
-  parts_.thread->post_urgent([this, swap = std::move(swap)] {
+  setup_.thread->post_urgent([this, swap = std::move(swap)] {
     swap->memory.clear();
     if (swap->ready) {
       trim(swap->wanted.kv);
@@ -136,12 +136,12 @@ std::optional<LayerSwapper::Filled> LayerSwapper::take(MorphId id) {
 
 void LayerSwapper::give_back(MorphId id, ShardMemory memory, std::optional<int> kv_layer) {
   auto old = std::make_shared<ShardMemory>(std::move(memory));
-  parts_.thread->post_urgent([this, id, kv_layer, old = std::move(old)] {
+  setup_.thread->post_urgent([this, id, kv_layer, old = std::move(old)] {
     old->clear();
     if (kv_layer) {
-      parts_.kv->trim(*kv_layer);
+      setup_.kv->trim(*kv_layer);
     }
-    parts_.handlers.done({.id = id, .pages_free = parts_.pool->free_pages()});
+    setup_.handlers.done({.id = id, .pages_free = setup_.pool->free_pages()});
   });
 }
 

@@ -45,7 +45,7 @@ struct WantedWeights {
 // given; the thread must be stopped before this is destroyed.
 class LayerSwapper {
  public:
-  struct Parts {
+  struct Setup {
     cpu::PagePool* pool = nullptr;
     PacedThread* thread = nullptr;
     ModelSpec spec;
@@ -60,7 +60,7 @@ class LayerSwapper {
     ShardMemory memory;
   };
 
-  explicit LayerSwapper(Parts parts) : parts_(std::move(parts)) {}
+  explicit LayerSwapper(Setup setup) : setup_(std::move(setup)) {}
 
   // Executor's prepare() and abort(), on any thread.
   void prepare(MorphId id, WantedWeights wanted);
@@ -85,7 +85,7 @@ class LayerSwapper {
   Status make_room(const Swap& swap);
   void trim(const std::optional<WantedWeights::KvRoom>& room);
 
-  const Parts parts_;
+  const Setup setup_;
   std::mutex mutex_;
   std::unordered_map<MorphId, std::shared_ptr<Swap>> swaps_;  // neither taken nor aborted
 };

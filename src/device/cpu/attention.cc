@@ -10,8 +10,8 @@
 
 #include "base/check.h"
 #include "base/units.h"
-#include "device/cpu/attention_part.h"
 #include "device/cpu/bf16.h"
+#include "device/cpu/query_spans.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/attention.cc"
@@ -36,11 +36,11 @@ static_assert(kMaxVectorQueries % kMostRows == 0 && kSegment % kTile == 0 &&
 
 struct Dims {
   int head_dim = 0;
-  int width = 0;   // head_dim rounded up to whole units
+  int width = 0;   // head_dim rounded up to whole pairs of vectors
   int record = 0;  // floats of a record
 };
 
-// The state of a part's queries, which is kept from tile to tile.
+// The state of a span's queries, which is kept from tile to tile.
 struct Queries {
   alignas(64) float q[kQueryFloats];               // rows of width, half of it used by pairs
   alignas(64) float segment[kQueryFloats];         // records of the current segment
@@ -55,7 +55,7 @@ struct Queries {
 
 struct Tile {
   alignas(64) float keys[kMaxHeadDim * kTile];    // [head_dim][kTile]
-  alignas(64) float values[kTile * kMaxHeadDim];  // [kTile][width], in the order of Unit
+  alignas(64) float values[kTile * kMaxHeadDim];  // [kTile][width], in the order of TwoVecs
   alignas(64) float key_scales[kTile];            // only for kInt8
   alignas(64) float value_scales[kTile];
 };
@@ -74,11 +74,11 @@ inline float read_scale(const std::byte* from) {
   return float_from(bits);
 }
 
-// Finds the rows of the tile at `base` that any query of the part sees. The other entries repeat
+// Finds the rows of the tile at `base` that any query of the span sees. The other entries repeat
 // one of them, since they are prefetched, or read and not used.
-void find_rows(const AttentionCall& call, const AttentionPart& part, int base, TileRows& rows) {
+void find_rows(const AttentionCall& call, const QuerySpan& span, int base, TileRows& rows) {
   const KvLayer& layer = call.layer;
-  const PositionRange see = part.visible(call).within({base, base + kTile});
+  const PositionRange see = span.visible(call).within({base, base + kTile});
   const std::int64_t row_bytes = layer.row_bytes();
   const std::int64_t scale_bytes = kv_scale_bytes(layer.element);
   const int begin = see.begin - base;
@@ -87,7 +87,7 @@ void find_rows(const AttentionCall& call, const AttentionPart& part, int base, T
   int token = see.begin % layer.block_tokens;
   for (int t = begin; t < end; ++block, token = 0) {
     KvRow row =
-        kv_row(layer, part.slice->blocks[static_cast<std::size_t>(block)], part.kv_head, token);
+        kv_row(layer, span.slice->blocks[static_cast<std::size_t>(block)], span.kv_head, token);
     for (; token < layer.block_tokens && t < end; ++token, ++t) {
       rows.keys[t] = row.key;
       rows.values[t] = row.value;
@@ -195,14 +195,14 @@ HWY_INLINE void weigh_as_pairs(PositionRange see, float scale, float maximum, fl
   const Vec highest = hn::Set(floats, maximum * kLog2E);
   const WordVec ones = hn::Set(Words(), 0x3f803f80U);
   Vec sum = hn::Load(floats, total);
-  const int begin = kWhole ? 0 : see.begin / kUnit * kUnit;
+  const int begin = kWhole ? 0 : see.begin / kTwoVecs * kTwoVecs;
   const int end = kWhole ? kTile : see.end;
   const auto weight_at = [&](int at) HWY_ATTR {
     const Vec weight =
         rough_exp2(floats, hn::MulSub(hn::Load(floats, weights + at), factor, highest));
     return kWhole ? weight : hn::IfThenElseZero(seen_lanes(see, at), weight);
   };
-  for (int at = begin; at < end; at += kUnit) {
+  for (int at = begin; at < end; at += kTwoVecs) {
     const Vec pairs = nearest_pairs({weight_at(at), weight_at(at + kLanes)});
     add_bf16_pairs(sum, hn::BitCast(Words(), pairs), ones);
     hn::Store(pairs, floats, weights + at / 2);
@@ -267,15 +267,15 @@ HWY_NOINLINE void merge(const float* more, float by_ours, float by_theirs, int f
 // The input of a tile's work besides the queries. `next` is prefetched.
 struct TileWork {
   const AttentionCall* call = nullptr;
-  const AttentionPart* part = nullptr;
+  const QuerySpan* span = nullptr;
   int base = 0;  // position of the tile
   const TileRows* rows = nullptr;
   const TileRows* next = nullptr;
 
-  bool few() const { return part->queries <= kFewQueries; }
-  // Returns the positions of the tile that any query of the part sees.
+  bool few() const { return span->queries <= kFewQueries; }
+  // Returns the positions of the tile that any query of the span sees.
   PositionRange seen() const {
-    const PositionRange see = part->visible(*call).within({base, base + kTile});
+    const PositionRange see = span->visible(*call).within({base, base + kTile});
     return {see.begin - base, see.end - base};
   }
 };
@@ -366,7 +366,7 @@ void mix_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile&
       continue;
     }
     // More rows than queries are computed only after the last query, where no other sums are.
-    const int count = same == work.part->queries ? rows_at_least(same - i) : rows_at_most(same - i);
+    const int count = same == work.span->queries ? rows_at_least(same - i) : rows_at_most(same - i);
     with_rows(count, [&](auto rows) {
       mix_rows<decltype(rows)::value, Stored>(product, work.rows->values + from * kEach,
                                               work.next->keys + from * kEach, dims.head_dim);
@@ -377,9 +377,9 @@ void mix_tile(const TileWork& work, const Dims& dims, PositionRange which, Tile&
 
 // Returns the queries that see any of the positions. They are consecutive, as both ends of what
 // queries see ascend.
-PositionRange queries_that_see(const AttentionPart& part, const Queries& queries,
+PositionRange queries_that_see(const QuerySpan& span, const Queries& queries,
                                PositionRange positions) {
-  PositionRange which{0, part.queries};
+  PositionRange which{0, span.queries};
   while (which.begin < which.end && queries.visible[which.begin].end <= positions.begin) {
     ++which.begin;
   }
@@ -392,9 +392,9 @@ PositionRange queries_that_see(const AttentionPart& part, const Queries& queries
 void attend_tile(const TileWork& work, Tile& tile, Queries& queries) {
   const AttentionCall& call = *work.call;
   const int head_dim = call.layer.head_dim;
-  const Dims dims{head_dim, round_up(head_dim, kUnit), call.record()};
+  const Dims dims{head_dim, round_up(head_dim, kTwoVecs), call.record()};
   const PositionRange positions{work.base, work.base + kTile};
-  const PositionRange which = queries_that_see(*work.part, queries, positions);
+  const PositionRange which = queries_that_see(*work.span, queries, positions);
   with_stored(call,
               [&](auto stored) { score_tile<decltype(stored)>(work, dims, which, tile, queries); });
   const bool scaled = call.layer.element == KvElement::kInt8;
@@ -430,20 +430,20 @@ void attend_tile(const TileWork& work, Tile& tile, Queries& queries) {
 }
 
 template <class Done>
-HWY_NOINLINE void attend_by_vectors(const AttentionCall& call, const AttentionPart& part,
+HWY_NOINLINE void attend_by_vectors(const AttentionCall& call, const QuerySpan& span,
                                     PositionRange segments, Queries& queries, const Done& done) {
   Tile tile;
   TileRows rows[2];  // rows of this tile and of the next, in turns
   int turn = 0;
   const PositionRange positions =
-      part.visible(call).within({segments.begin * kSegment, segments.end * kSegment});
+      span.visible(call).within({segments.begin * kSegment, segments.end * kSegment});
   const int first = positions.begin / kTile * kTile;
-  find_rows(call, part, first, rows[turn]);
+  find_rows(call, span, first, rows[turn]);
   PositionRange which;
   for (int base = first; base < positions.end; base += kTile, turn = 1 - turn) {
     const int segment = base / kSegment;
     if (base == first || base % kSegment == 0) {
-      which = queries_that_see(part, queries, segment_range(segment));
+      which = queries_that_see(span, queries, segment_range(segment));
       for (int i = which.begin; i < which.end; ++i) {
         float* const record = queries.segment + i * call.record();
         std::fill_n(record, call.record(), 0.0f);
@@ -452,9 +452,9 @@ HWY_NOINLINE void attend_by_vectors(const AttentionCall& call, const AttentionPa
     }
     const bool ends = base + kTile >= positions.end;
     if (!ends) {
-      find_rows(call, part, base + kTile, rows[1 - turn]);
+      find_rows(call, span, base + kTile, rows[1 - turn]);
     }
-    attend_tile({&call, &part, base, &rows[turn], &rows[ends ? turn : 1 - turn]}, tile, queries);
+    attend_tile({&call, &span, base, &rows[turn], &rows[ends ? turn : 1 - turn]}, tile, queries);
     if (ends || (base + kTile) % kSegment == 0) {
       done(segment, which);
     }
@@ -508,7 +508,7 @@ inline void read_scales(const TileRows& rows, PositionRange seen, int tile,
 // Computes segments with AMX. Packs whole tiles: positions that no query sees repeat another
 // position and get a weight of 0.
 template <class Tiles, class Done>
-HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart& part,
+HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const QuerySpan& span,
                                   PositionRange segments, Queries& queries, const Done& done) {
   const TiledDims dims(call.layer.head_dim, call.layer.element);
   SegmentTiles segment;
@@ -517,9 +517,9 @@ HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart
   TileRows rows[2];  // rows of this tile and of the next, in turns
   int turn = 0;
   const PositionRange positions =
-      part.visible(call).within({segments.begin * kSegment, segments.end * kSegment});
+      span.visible(call).within({segments.begin * kSegment, segments.end * kSegment});
   int base = positions.begin / kTile * kTile;
-  find_rows(call, part, base, rows[turn]);
+  find_rows(call, span, base, rows[turn]);
   Tiles tiles;
   tiles.configure();
   while (base < positions.end) {
@@ -528,7 +528,7 @@ HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart
     for (; base < std::min(all.end, positions.end); base += kTile, turn = 1 - turn) {
       const bool ends = base + kTile >= positions.end;
       if (!ends) {
-        find_rows(call, part, base + kTile, rows[1 - turn]);
+        find_rows(call, span, base + kTile, rows[1 - turn]);
       }
       const int tile = (base - all.begin) / kTile;
       const TileRows& next = rows[ends ? turn : 1 - turn];
@@ -540,7 +540,7 @@ HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart
         pack_tile<Bf16Pair, Bf16Pair>(rows[turn], next, dims, tile, segment);
       }
     }
-    const PositionRange which = queries_that_see(part, queries, all);
+    const PositionRange which = queries_that_see(span, queries, all);
     for (int i = which.begin; i < which.end; ++i) {
       const PositionRange see = queries.visible[i].within(all);
       queries.in_tile[i] = {see.begin - all.begin, see.end - all.begin};
@@ -551,12 +551,12 @@ HWY_NOINLINE void attend_by_tiles(const AttentionCall& call, const AttentionPart
   tiles.release();
 }
 
-// Computes segments of a part of one row with AMX.
+// Computes segments of a span of one row with AMX.
 template <class Tiles, class Done>
-HWY_NOINLINE void attend_row_by_tiles(const AttentionCall& call, const AttentionPart& part,
+HWY_NOINLINE void attend_row_by_tiles(const AttentionCall& call, const QuerySpan& span,
                                       PositionRange segments, Queries& queries, const Done& done) {
   RowSpace space(call);
-  KvAhead ahead(call, part);
+  KvAhead ahead(call, span);
   ahead.begin(segments.begin);
   ahead.ask_all();
   Tiles tiles;
@@ -565,11 +565,11 @@ HWY_NOINLINE void attend_row_by_tiles(const AttentionCall& call, const Attention
     if (index + 1 < segments.end) {
       ahead.begin(index + 1);
     }
-    const SegmentRuns runs(call, part, index);
-    for (int i = 0; i < part.kv_heads; ++i) {
+    const SegmentRuns runs(call, span, index);
+    for (int i = 0; i < span.kv_heads; ++i) {
       const std::ptrdiff_t query = std::ptrdiff_t{i} * call.group();
       const RowHead head{.call = call,
-                         .part = part,
+                         .span = span,
                          .runs = runs,
                          .head = i,
                          .q = queries.q + query * space.dims.depth,
@@ -581,19 +581,19 @@ HWY_NOINLINE void attend_row_by_tiles(const AttentionCall& call, const Attention
         attend_head<TileElement::kBf16, Bf16Pair>(tiles, head, {space, ahead});
       }
     }
-    done(index, PositionRange{0, part.queries});
+    done(index, PositionRange{0, span.queries});
   }
   tiles.release();
 }
 
 // Computes segments with AMX.
 template <class Tiles, class Done>
-void attend_with(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
+void attend_with(const AttentionCall& call, const QuerySpan& span, PositionRange segments,
                  Queries& queries, const Done& done) {
-  if (call.by_row(*part.slice)) {
-    attend_row_by_tiles<Tiles>(call, part, segments, queries, done);
+  if (call.by_row(*span.slice)) {
+    attend_row_by_tiles<Tiles>(call, span, segments, queries, done);
   } else {
-    attend_by_tiles<Tiles>(call, part, segments, queries, done);
+    attend_by_tiles<Tiles>(call, span, segments, queries, done);
   }
 }
 #endif
@@ -601,20 +601,20 @@ void attend_with(const AttentionCall& call, const AttentionPart& part, PositionR
 // Computes segments. After each it calls done(segment, queries that see some of it);
 // queries.segment then has the records of these queries.
 template <class Done>
-void attend_segments(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
+void attend_segments(const AttentionCall& call, const QuerySpan& span, PositionRange segments,
                      Queries& queries, const Done& done) {
 #if HWY_TARGET != HWY_SCALAR
-  if (call.options.unit == MatmulUnit::kEmulatedAmx) {
-    return attend_with<EmulatedTiles>(call, part, segments, queries, done);
+  if (call.options.isa == MatmulIsa::kEmulatedAmx) {
+    return attend_with<EmulatedTiles>(call, span, segments, queries, done);
   }
 #if HWY_ARCH_X86_64
-  if (call.options.unit == MatmulUnit::kAmx) {
-    return attend_with<AmxTiles>(call, part, segments, queries, done);
+  if (call.options.isa == MatmulIsa::kAmx) {
+    return attend_with<AmxTiles>(call, span, segments, queries, done);
   }
 #endif
 #endif
   check(!call.tiled(), "AMX is a feature of x86");
-  attend_by_vectors(call, part, segments, queries, done);
+  attend_by_vectors(call, span, segments, queries, done);
 }
 
 // Merges the records of a segment with those of earlier segments. Computes the factors of all
@@ -663,100 +663,100 @@ float write_query(const AttentionCall& call, const float* q, int width, float* t
   std::copy_n(q, head_dim, to);
   if (call.paired()) {
     std::fill(to + head_dim, to + width, 0.0f);
-    for (int from = 0; from < width; from += kUnit) {
-      hn::Store(nearest_pairs(load_unit(to + from)), Floats(), to + from / 2);
+    for (int from = 0; from < width; from += kTwoVecs) {
+      hn::Store(nearest_pairs(load_two_vecs(to + from)), Floats(), to + from / 2);
     }
   }
   return call.scale();
 }
 
-void begin_queries(const AttentionCall& call, const AttentionPart& part, Queries& queries) {
+void begin_queries(const AttentionCall& call, const QuerySpan& span, Queries& queries) {
   const int head_dim = call.layer.head_dim;
-  const int width = round_up(head_dim, call.tiled() ? kTileInputs : kUnit);
-  for (int i = 0; i < part.queries; ++i) {
+  const int width = round_up(head_dim, call.tiled() ? kTileInputs : kTwoVecs);
+  for (int i = 0; i < span.queries; ++i) {
     queries.scales[i] =
-        write_query(call, call.q + part.offset(call, i), width, queries.q + i * width);
-    queries.visible[i] = part.visible(call, i);
+        write_query(call, call.q + span.offset(call, i), width, queries.q + i * width);
+    queries.visible[i] = span.visible(call, i);
   }
   if (call.tiled()) {  // clears the unused rows of the last tile
-    std::fill(queries.q + part.queries * width,
-              queries.q + round_up(part.queries, kTileRows16) * width, 0.0f);
-  } else if (part.queries <=
+    std::fill(queries.q + span.queries * width,
+              queries.q + round_up(span.queries, kTileRows16) * width, 0.0f);
+  } else if (span.queries <=
              kFewQueries) {  // clears the rows that are computed beyond the last query
-    std::fill(queries.rescale + part.queries, queries.rescale + kFewQueries, 0.0f);
-    std::fill(queries.q + part.queries * width, queries.q + kFewQueries * width, 0.0f);
+    std::fill(queries.rescale + span.queries, queries.rescale + kFewQueries, 0.0f);
+    std::fill(queries.q + span.queries * width, queries.q + kFewQueries * width, 0.0f);
   }
 }
 
 // Writes out = sums / total, in plain order.
 template <class Stored>
-void end_queries(const AttentionCall& call, const AttentionPart& part, const Queries& queries) {
+void end_queries(const AttentionCall& call, const QuerySpan& span, const Queries& queries) {
   const Floats floats;
   const int head_dim = call.layer.head_dim;
-  for (int i = 0; i < part.queries; ++i) {
+  for (int i = 0; i < span.queries; ++i) {
     const float* const record = queries.merged + i * call.record();
     const Vec total = hn::SumOfLanes(floats, hn::Load(floats, record));
     alignas(64) float padded[kMaxHeadDim];
-    for (int from = 0; from < head_dim; from += kUnit) {
-      Unit unit = load_unit(record + kRecordSums + from);
+    for (int from = 0; from < head_dim; from += kTwoVecs) {
+      TwoVecs vecs = load_two_vecs(record + kRecordSums + from);
       if (call.tiled()) {
         // Tiles flush tiny sums to a zero with their sign. Adding an unseen position makes the zero
         // positive, which would depend on other queries; adding 0 makes it positive always.
-        unit = {hn::Add(unit.a, hn::Zero(floats)), hn::Add(unit.b, hn::Zero(floats))};
+        vecs = {hn::Add(vecs.a, hn::Zero(floats)), hn::Add(vecs.b, hn::Zero(floats))};
       }
-      unit = {hn::Div(unit.a, total), hn::Div(unit.b, total)};
+      vecs = {hn::Div(vecs.a, total), hn::Div(vecs.b, total)};
       if (call.options.element == Element::kBf16) {
-        unit = {round_bf16(floats, unit.a), round_bf16(floats, unit.b)};
+        vecs = {round_bf16(floats, vecs.a), round_bf16(floats, vecs.b)};
       }
-      store_sums<Stored>(unit, padded + from);
+      store_sums<Stored>(vecs, padded + from);
     }
-    std::copy_n(padded, head_dim, call.out + part.offset(call, i));
+    std::copy_n(padded, head_dim, call.out + span.offset(call, i));
   }
 }
 
-void end_part(const AttentionCall& call, const AttentionPart& part, const Queries& queries) {
+void end_part(const AttentionCall& call, const QuerySpan& span, const Queries& queries) {
   if (call.layer.element == KvElement::kBf16) {
-    end_queries<std::uint16_t>(call, part, queries);
+    end_queries<std::uint16_t>(call, span, queries);
   } else {
-    end_queries<float>(call, part, queries);
+    end_queries<float>(call, span, queries);
   }
 }
 
-void attend(const AttentionCall& call, const AttentionPart& part) {
+void attend(const AttentionCall& call, const QuerySpan& span) {
   Queries queries;
-  begin_queries(call, part, queries);
-  attend_segments(call, part, part.segments(call), queries, [&](int segment, PositionRange which) {
+  begin_queries(call, span, queries);
+  attend_segments(call, span, span.segments(call), queries, [&](int segment, PositionRange which) {
     merge_segment(call, segment, which, queries.segment, queries);
   });
-  end_part(call, part, queries);
+  end_part(call, span, queries);
 }
 
-// Computes segments of a part to records[segment][queries][record].
-void attend_apart(const AttentionCall& call, const AttentionPart& part, PositionRange segments,
+// Computes segments of a span to records[segment][queries][record].
+void attend_apart(const AttentionCall& call, const QuerySpan& span, PositionRange segments,
                   float* records) {
   Queries queries;
-  begin_queries(call, part, queries);
-  attend_segments(call, part, segments, queries, [&](int segment, PositionRange which) {
+  begin_queries(call, span, queries);
+  attend_segments(call, span, segments, queries, [&](int segment, PositionRange which) {
     float* const to =
-        records + std::ptrdiff_t{segment - segments.begin} * part.queries * call.record();
+        records + std::ptrdiff_t{segment - segments.begin} * span.queries * call.record();
     std::copy(queries.segment + which.begin * call.record(),
               queries.segment + which.end * call.record(), to + which.begin * call.record());
   });
 }
 
-// Merges the records of all segments of a part, [segment][queries][record], like attend() does.
-void merge_apart(const AttentionCall& call, const AttentionPart& part, const float* records) {
+// Merges the records of all segments of a span, [segment][queries][record], like attend() does.
+void merge_apart(const AttentionCall& call, const QuerySpan& span, const float* records) {
   Queries queries;
-  for (int i = 0; i < part.queries; ++i) {
-    queries.visible[i] = part.visible(call, i);
+  for (int i = 0; i < span.queries; ++i) {
+    queries.visible[i] = span.visible(call, i);
   }
-  const PositionRange segments = part.segments(call);
+  const PositionRange segments = span.segments(call);
   for (int segment = segments.begin; segment < segments.end; ++segment) {
-    const PositionRange which = queries_that_see(part, queries, segment_range(segment));
+    const PositionRange which = queries_that_see(span, queries, segment_range(segment));
     merge_segment(call, segment, which, records, queries);
-    records += part.queries * call.record();
+    records += span.queries * call.record();
   }
-  end_part(call, part, queries);
+  end_part(call, span, queries);
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE
@@ -771,37 +771,37 @@ HWY_EXPORT(attend);
 HWY_EXPORT(attend_apart);
 HWY_EXPORT(merge_apart);
 
-MatmulUnit unit_for(KvElement element, MatmulUnit wanted) {
+MatmulIsa isa_for(KvElement element, MatmulIsa wanted) {
   if (element == KvElement::kF32 || !HWY_DYNAMIC_DISPATCH(has_pairs)()) {
-    return MatmulUnit::kVector;
+    return MatmulIsa::kVector;
   }
-  const MatmulUnit unit = wanted == MatmulUnit::kBest ? best_unit() : wanted;
-  return element == KvElement::kInt8 && !has_tiles(unit) ? MatmulUnit::kVector : unit;
+  const MatmulIsa isa = wanted == MatmulIsa::kBest ? best_isa() : wanted;
+  return element == KvElement::kInt8 && !has_tiles(isa) ? MatmulIsa::kVector : isa;
 }
 
-// Consecutive segments of a part, computed as a task.
+// Consecutive segments of a span, computed as a task.
 struct SegmentTask {
-  const AttentionPart* part = nullptr;
+  const QuerySpan* span = nullptr;
   PositionRange segments;
   std::int64_t records_at = 0;
 };
 
-// Computes the segments of parts as separate tasks, if there are few parts for the threads. Keeps
+// Computes the segments of spans as separate tasks, if there are few spans for the threads. Keeps
 // all records and merges them in the order in which one thread would have.
 void attend_by_segments(Team& team, const AttentionCall& call,
-                        const std::vector<AttentionPart>& parts) {
+                        const std::vector<QuerySpan>& spans) {
   std::vector<SegmentTask> tasks;
   std::vector<std::int64_t> first_records;
   std::int64_t floats = 0;
-  const int row_segments = row_segments_of_task(call, parts, team.threads());
-  for (const AttentionPart& part : parts) {
+  const int row_segments = row_segments_of_task(call, spans, team.threads());
+  for (const QuerySpan& span : spans) {
     first_records.push_back(floats);
-    const PositionRange all = part.segments(call);
-    const int each = call.by_row(*part.slice) ? row_segments : 1;
+    const PositionRange all = span.segments(call);
+    const int each = call.by_row(*span.slice) ? row_segments : 1;
     for (int begin = all.begin; begin < all.end; begin += each) {
       const PositionRange segments{begin, std::min(begin + each, all.end)};
-      tasks.push_back({&part, segments, floats});
-      floats += std::int64_t{part.queries} * call.record() * (segments.end - segments.begin);
+      tasks.push_back({&span, segments, floats});
+      floats += std::int64_t{span.queries} * call.record() * (segments.end - segments.begin);
     }
   }
   constexpr std::size_t kAlignmentFloats = 16;
@@ -814,11 +814,11 @@ void attend_by_segments(Team& team, const AttentionCall& call,
   team.run(std::ssize(tasks), [&](std::int64_t index, int) {
     const SegmentTask& task = tasks[static_cast<std::size_t>(index)];
     HWY_DYNAMIC_DISPATCH(attend_apart)
-    (call, *task.part, task.segments, records + task.records_at);
+    (call, *task.span, task.segments, records + task.records_at);
   });
-  team.run(std::ssize(parts), [&](std::int64_t index, int) {
+  team.run(std::ssize(spans), [&](std::int64_t index, int) {
     const auto i = static_cast<std::size_t>(index);
-    HWY_DYNAMIC_DISPATCH(merge_apart)(call, parts[i], records + first_records[i]);
+    HWY_DYNAMIC_DISPATCH(merge_apart)(call, spans[i], records + first_records[i]);
   });
 }
 
@@ -834,14 +834,14 @@ void attention(Team& team, const KvLayer& layer, std::span<const AttentionSlice>
   check(q.size() == out.size() && std::ssize(q) % width == 0, "q and out are not rows of heads");
   check_slices(layer, slices, std::ssize(q) / width);
   AttentionCall call{layer, options, q.data(), out.data()};
-  call.options.unit = unit_for(layer.element, options.unit);
-  const std::vector<AttentionPart> parts = parts_of(call, slices, team.threads());
-  if (!balanced(call, parts, team.threads())) {
-    attend_by_segments(team, call, parts);
+  call.options.isa = isa_for(layer.element, options.isa);
+  const std::vector<QuerySpan> spans = spans_of(call, slices, team.threads());
+  if (!balanced(call, spans, team.threads())) {
+    attend_by_segments(team, call, spans);
     return;
   }
-  team.run(std::ssize(parts), [&](std::int64_t index, int) {
-    HWY_DYNAMIC_DISPATCH(attend)(call, parts[static_cast<std::size_t>(index)]);
+  team.run(std::ssize(spans), [&](std::int64_t index, int) {
+    HWY_DYNAMIC_DISPATCH(attend)(call, spans[static_cast<std::size_t>(index)]);
   });
 }
 

@@ -23,9 +23,9 @@ struct AttentionOptions {
   float score_cap = 0.0F;            // cap(s) = score_cap * tanh(s / score_cap); 0 means cap(s) = s
   // Vectors multiply in f32. With bf16 KV, dot instructions and AMX round queries and weights to
   // bf16. With int8 KV, AMX rounds queries to integers of two bytes and weights to bf16, and dot
-  // instructions are not used. All calls for a sequence must use the same unit, or the bits of its
-  // rows depend on the call.
-  MatmulUnit unit = MatmulUnit::kBest;
+  // instructions are not used. All calls for a sequence must use the same instruction set, or the
+  // bits of its rows depend on the call.
+  MatmulIsa isa = MatmulIsa::kBest;
 };
 struct AttentionRows {
   std::span<const float> q;

@@ -19,9 +19,9 @@
 #include <limits>
 
 #include "base/units.h"
-#include "device/cpu/attention_part.h"
 #include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
+#include "device/cpu/query_spans.h"
 #include "device/cpu/tile_products-inl.h"
 #include "device/cpu/tiles.h"
 #include "hwy/highway.h"
@@ -66,7 +66,7 @@ struct TiledDims {
       : head_dim(dim),
         depth(round_up(dim, kTileInputs)),
         words(round_up<int>(dim * static_cast<int>(kv_element_bytes(element)), kTileBytes) / 4),
-        width(round_up(dim, kUnit)),
+        width(round_up(dim, kTwoVecs)),
         record(record_floats(dim)) {}
   int key_floats() const { return words * kTile; }  // floats of 64 positions
   int key_steps() const { return words / kTileRows16; }
@@ -306,8 +306,8 @@ HWY_INLINE void weigh_some(const WeighedRow& row, float* record) {
     return kWhole ? product : hn::IfThenElseZero(seen_lanes(see, at), product);
   };
   Vec sum = hn::Zero(floats);
-  for (int at = row.positions.begin; at < row.positions.end; at += kUnit) {
-    Unit weights{weight_at(at), weight_at(at + kLanes)};
+  for (int at = row.positions.begin; at < row.positions.end; at += kTwoVecs) {
+    TwoVecs weights{weight_at(at), weight_at(at + kLanes)};
     sum = hn::Add(sum, hn::Add(weights.a, weights.b));
     if constexpr (kScaled) {
       weights = {scaled(weights.a, at), scaled(weights.b, at + kLanes)};

@@ -17,9 +17,9 @@
 
 #include "base/units.h"
 #include "device/cpu/attention_amx-inl.h"
-#include "device/cpu/attention_part.h"
 #include "device/cpu/attention_tile-inl.h"
 #include "device/cpu/lanes-inl.h"
+#include "device/cpu/query_spans.h"
 #include "device/cpu/tiles.h"
 #include "hwy/highway.h"
 
@@ -33,26 +33,26 @@ constexpr int kRun = kTileRows16;
 constexpr int kMixColumns = 4 * kTileRows16;
 constexpr int kStepsOfSegment = kSegment / kStep;
 
-// Prefetches the keys and values of a part into L2, a segment at a time and all heads of a block
+// Prefetches the keys and values of a span into L2, a segment at a time and all heads of a block
 // together. Blocks have any order in memory, and pieces of one head are too short to be read at the
 // speed of memory.
 class KvAhead {
  public:
-  KvAhead(const AttentionCall& call, const AttentionPart& part)
+  KvAhead(const AttentionCall& call, const QuerySpan& span)
       : call_(call),
-        part_(part),
-        lines_(ceil_div<std::int64_t>(part.kv_heads * call.layer.slot_bytes(), kLine)) {}
+        span_(span),
+        lines_(ceil_div<std::int64_t>(span.kv_heads * call.layer.slot_bytes(), kLine)) {}
 
   // Continues with the blocks of this segment.
   void begin(int segment) {
-    const PositionRange see = part_.visible(call_).within(segment_range(segment));
+    const PositionRange see = span_.visible(call_).within(segment_range(segment));
     const int tokens = call_.layer.block_tokens;
     blocks_ = {see.begin / tokens, ceil_div(see.end, tokens)};
     each_ = ceil_div<std::int64_t>(lines_ * (blocks_.end - blocks_.begin),
-                                   std::int64_t{kAsks} * kStepsOfSegment * part_.kv_heads);
+                                   std::int64_t{kAsks} * kStepsOfSegment * span_.kv_heads);
     next_block();
   }
-  // Prefetches a part of what a step of a head prefetches.
+  // Prefetches a share of what a step of a head prefetches.
   HWY_INLINE void ask() {
     const std::int64_t lines = std::min(each_, left_);
     for (std::int64_t i = 0; i < lines; ++i, at_ += kLine) {
@@ -79,13 +79,13 @@ class KvAhead {
       left_ = 1;
       return;
     }
-    const BlockId block = part_.slice->blocks[static_cast<std::size_t>(blocks_.begin++)];
-    at_ = kv_row(call_.layer, block, part_.kv_head, 0).key;
+    const BlockId block = span_.slice->blocks[static_cast<std::size_t>(blocks_.begin++)];
+    at_ = kv_row(call_.layer, block, span_.kv_head, 0).key;
     left_ = lines_;
   }
 
   const AttentionCall& call_;
-  const AttentionPart& part_;
+  const QuerySpan& span_;
   const std::int64_t lines_;  // of a block
   std::int64_t each_ = 0;     // lines of each call
   PositionRange blocks_;      // those after this one
@@ -97,19 +97,19 @@ class KvAhead {
 struct SegmentRuns {
   int base = 0;        // position of the segment
   PositionRange seen;  // positions of the segment that the row sees
-  // The first KV head of the part, for runs that are whole in one block; else null.
+  // The first KV head of the span, for runs that are whole in one block; else null.
   const std::byte* keys[kSegment / kRun] = {};
   const std::byte* key_scales[kSegment / kRun] = {};
 
-  SegmentRuns(const AttentionCall& call, const AttentionPart& part, int segment)
-      : base(segment * kSegment), seen(part.visible(call).within(segment_range(segment))) {
+  SegmentRuns(const AttentionCall& call, const QuerySpan& span, int segment)
+      : base(segment * kSegment), seen(span.visible(call).within(segment_range(segment))) {
     const int tokens = call.layer.block_tokens;
     if (tokens % kRun != 0) {
       return;
     }
     for (int at = round_up(seen.begin, kRun); at + kRun <= seen.end; at += kRun) {
-      const BlockId block = part.slice->blocks[static_cast<std::size_t>(at / tokens)];
-      const KvRow row = kv_row(call.layer, block, part.kv_head, at % tokens);
+      const BlockId block = span.slice->blocks[static_cast<std::size_t>(at / tokens)];
+      const KvRow row = kv_row(call.layer, block, span.kv_head, at % tokens);
       keys[(at - base) / kRun] = row.key;
       key_scales[(at - base) / kRun] = row.key_scale;
     }
@@ -138,20 +138,20 @@ struct RowSpace {
   PositionRange see[kTileRows16];
 };
 
-// A KV head of a part of one row in a segment.
+// A KV head of a span of one row in a segment.
 struct RowHead {
   const AttentionCall& call;
-  const AttentionPart& part;
+  const QuerySpan& span;
   const SegmentRuns& runs;
-  int head = 0;                   // within the part
+  int head = 0;                   // within the span
   const float* q = nullptr;       // [group][depth]
   const float* scales = nullptr;  // [group], factors of the scores
   float* records = nullptr;       // [group]
 
   KvRow row(int position) const {
     const int tokens = call.layer.block_tokens;
-    const BlockId block = part.slice->blocks[static_cast<std::size_t>(position / tokens)];
-    return kv_row(call.layer, block, part.kv_head + head, position % tokens);
+    const BlockId block = span.slice->blocks[static_cast<std::size_t>(position / tokens)];
+    return kv_row(call.layer, block, span.kv_head + head, position % tokens);
   }
 };
 
@@ -263,7 +263,7 @@ HWY_INLINE void multiply_keys(Tiles& tiles, const KeyRows (&keys)[2], const RowS
   tiles.template store<kSums + 1>(products + kTileRows16 * kTileRows16, kTileBytes);
 }
 
-// What the work on all heads of a part has in common.
+// What the work on all heads of a span has in common.
 struct RowWork {
   RowSpace& space;
   KvAhead& ahead;
@@ -364,12 +364,12 @@ HWY_INLINE void pack_step(const std::byte* const (&runs)[2], std::int64_t row_by
       const std::byte* const two[2] = {rows, rows + row_bytes};
       ahead.ask();
       HWY_UNROLL(4)
-      for (int i = 0; i < count; i += kUnit) {
-        const Unit unit = kWhole || i + kUnit <= count
-                              ? load_values<Stored, true>(two, columns.begin + i, kUnit)
-                              : load_values<Stored, false>(two, columns.begin + i, count - i);
-        hn::Store(unit.a, floats, to + i);
-        hn::Store(unit.b, floats, to + i + kLanes);
+      for (int i = 0; i < count; i += kTwoVecs) {
+        const TwoVecs vecs = kWhole || i + kTwoVecs <= count
+                                 ? load_values<Stored, true>(two, columns.begin + i, kTwoVecs)
+                                 : load_values<Stored, false>(two, columns.begin + i, count - i);
+        hn::Store(vecs.a, floats, to + i);
+        hn::Store(vecs.b, floats, to + i + kLanes);
       }
     }
   }
@@ -416,7 +416,7 @@ HWY_NOINLINE void mix_row(Tiles& tiles, const RowHead& head, PositionRange steps
     tiles.template store<2>(space.sums[0] + 32, kValueBytes);
     tiles.template store<3>(space.sums[0] + 48, kValueBytes);
   }
-  const int count = round_up(columns.end - columns.begin, kUnit);
+  const int count = round_up(columns.end - columns.begin, kTwoVecs);
   for (int i = 0; i < head.call.group(); ++i) {
     std::copy_n(space.sums[i], count,
                 head.records + i * space.dims.record + kRecordSums + columns.begin);

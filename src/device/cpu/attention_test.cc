@@ -26,11 +26,11 @@ struct Config {
   int window = 0;
   int block_tokens = 16;
   KvElement element = KvElement::kBf16;
-  MatmulUnit unit = MatmulUnit::kVector;
+  MatmulIsa isa = MatmulIsa::kVector;
   float scale = 0;
   float score_cap = 0;
 
-  bool in_pairs() const { return unit != MatmulUnit::kVector; }
+  bool in_pairs() const { return isa != MatmulIsa::kVector; }
 };
 
 // Returns a config for each way of storing and multiplying keys and values.
@@ -41,8 +41,8 @@ std::vector<Config> every_way(Config config) {
     ways.push_back(config);
   }
   config.element = KvElement::kBf16;
-  for (const MatmulUnit unit : {MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
-    config.unit = unit;
+  for (const MatmulIsa isa : {MatmulIsa::kDot, MatmulIsa::kEmulatedAmx}) {
+    config.isa = isa;
     ways.push_back(config);
   }
   config.element = KvElement::kInt8;
@@ -153,7 +153,7 @@ std::vector<float> compute(Team& team, const Config& config, const KvLayer& laye
              .element = Element::kF32,
              .scale = config.scale,
              .score_cap = config.score_cap,
-             .unit = config.unit},
+             .isa = config.isa},
             {q, out});
   return out;
 }
@@ -358,7 +358,7 @@ TEST_P(Attention, RoundsItsOutput) {
   std::vector<float> out(expected.size());
   const AttentionSlice slice{0, 20, 0, sequences[0].blocks};
   attention(team, store.layer, std::span(&slice, 1),
-            {.heads = 2, .element = Element::kBf16, .unit = MatmulUnit::kVector},
+            {.heads = 2, .element = Element::kBf16, .isa = MatmulIsa::kVector},
             {sequences[0].q, out});
   EXPECT_EQ(out, expected);
 }
@@ -514,9 +514,9 @@ TEST_P(Attention, AmxAgreesWithItsEmulation) {
     const Store store(config, place(config, sequences));
     for (const int rows : {kLong, 1}) {
       const Piece piece{&sequences[0], kLong - rows, rows};
-      config.unit = MatmulUnit::kAmx;
+      config.isa = MatmulIsa::kAmx;
       const std::vector<float> out = compute(team, config, store.layer, {piece});
-      config.unit = MatmulUnit::kEmulatedAmx;
+      config.isa = MatmulIsa::kEmulatedAmx;
       const std::vector<float> emulated = compute(team, config, store.layer, {piece});
       ASSERT_EQ(out.size(), emulated.size());
       for (std::size_t i = 0; i < out.size(); ++i) {

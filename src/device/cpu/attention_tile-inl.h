@@ -17,10 +17,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "device/cpu/attention_part.h"
 #include "device/cpu/bf16.h"
 #include "device/cpu/dot-inl.h"
 #include "device/cpu/lanes-inl.h"
+#include "device/cpu/query_spans.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -29,7 +29,7 @@ namespace protean::cpu::HWY_NAMESPACE {
 
 // Positions between two updates of the running maximum. Tiles begin at multiples of this.
 constexpr int kTile = 64;
-static_assert(kTile % kUnit == 0);
+static_assert(kTile % kTwoVecs == 0);
 
 // Returns the lanes of the vector at `at` that are within `see`.
 HWY_INLINE hn::Mask<Floats> seen_lanes(PositionRange see, int at) {
@@ -70,16 +70,16 @@ template <class Stored>
 constexpr int kPositions = kPaired<Stored> ? 2 : 1;
 
 // Rounds consecutive floats to pairs of bf16.
-HWY_INLINE Vec nearest_pairs(Unit unit) {
+HWY_INLINE Vec nearest_pairs(TwoVecs vecs) {
 #if HWY_TARGET == HWY_AVX3
   Vec pairs;
-  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs.raw) : "v"(unit.b.raw), "v"(unit.a.raw));
+  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs.raw) : "v"(vecs.b.raw), "v"(vecs.a.raw));
   return pairs;
 #else
-  alignas(64) float plain[kUnit];
-  hn::Store(unit.a, Floats(), plain);
-  hn::Store(unit.b, Floats(), plain + kLanes);
-  const Unit pair = load_sums<std::uint16_t>(plain);
+  alignas(64) float plain[kTwoVecs];
+  hn::Store(vecs.a, Floats(), plain);
+  hn::Store(vecs.b, Floats(), plain + kLanes);
+  const TwoVecs pair = load_sums<std::uint16_t>(plain);
   const auto first = hn::BitCast(Words(), round_bf16(Floats(), pair.a));
   const auto second = hn::BitCast(Words(), round_bf16(Floats(), pair.b));
   return hn::BitCast(Floats(), hn::Or(hn::ShiftRight<16>(first), second));
@@ -215,7 +215,7 @@ HWY_NOINLINE void multiply_block(const Product& product, int row, int column) {
 }
 
 // Multiplies R rows in blocks of U vectors, and the rest in narrower blocks. `columns` are whole
-// units.
+// pairs of vectors.
 template <int R, class Stored, int U = block_columns(R)>
 void multiply_rows(const Product& product, int row, int column, int columns) {
   for (; column + U * kLanes <= columns; column += U * kLanes) {
@@ -272,7 +272,7 @@ HWY_INLINE Vec element_of(hn::Vec<Words> words, int which) {
   if constexpr (kPerWord<Stored> == 1) {
     return hn::BitCast(floats, words);
   } else if constexpr (kPerWord<Stored> == 2) {
-    const Unit both = widen(words);
+    const TwoVecs both = widen(words);
     return which == 0 ? both.a : both.b;
   } else {
     const hn::RebindToSigned<Floats> ints;
@@ -335,10 +335,10 @@ HWY_NOINLINE void pack_keys(const std::byte* const* rows, const std::byte* const
   (void)next;
   for (int t = 0; t < kTile; ++t) {
     const auto* const row = reinterpret_cast<const Stored*>(rows[t]);
-    for (int i = 0; i < head_dim; i += kUnit) {
-      const Unit unit = load_unit(row + i);
-      to[i * kTile + t] = hn::GetLane(unit.a);
-      to[(i + 1) * kTile + t] = hn::GetLane(unit.b);
+    for (int i = 0; i < head_dim; i += kTwoVecs) {
+      const TwoVecs vecs = load_two_vecs(row + i);
+      to[i * kTile + t] = hn::GetLane(vecs.a);
+      to[(i + 1) * kTile + t] = hn::GetLane(vecs.b);
     }
   }
 #else
@@ -375,16 +375,16 @@ HWY_INLINE Vec join_pairs(Vec first, Vec second) {
       Floats(), hn::Or(hn::ShiftRight<16>(hn::BitCast(words, first)), hn::BitCast(words, second)));
 }
 
-// Loads kUnit elements of the values at rows[0], or the first `count` and zeros. Pairs also have
+// Loads kTwoVecs elements of the values at rows[0], or the first `count` and zeros. Pairs also have
 // those of rows[1].
 template <class Stored, bool kWhole>
-HWY_INLINE Unit load_values(const std::byte* const* rows, int from, int count) {
+HWY_INLINE TwoVecs load_values(const std::byte* const* rows, int from, int count) {
   if constexpr (std::is_same_v<Stored, Int8Pair>) {
     const auto load = [&](const std::byte* row) HWY_ATTR {
       const auto* const at = reinterpret_cast<const std::int8_t*>(row) + from;
-      return kWhole ? load_unit(at) : load_part(at, count);
+      return kWhole ? load_two_vecs(at) : load_part(at, count);
     };
-    const Unit first = load(rows[0]), second = load(rows[1]);
+    const TwoVecs first = load(rows[0]), second = load(rows[1]);
     return {join_pairs(first.a, second.a), join_pairs(first.b, second.b)};
   } else if constexpr (kPaired<Stored>) {
     const Words words;
@@ -403,12 +403,12 @@ HWY_INLINE Unit load_values(const std::byte* const* rows, int from, int count) {
     return {join(hn::ShiftLeft<16>(second), first), join(second, hn::ShiftRight<16>(first))};
   } else {
     const auto* const row = reinterpret_cast<const Stored*>(rows[0]) + from;
-    return kWhole ? load_unit(row) : load_part(row, count);
+    return kWhole ? load_two_vecs(row) : load_part(row, count);
   }
 }
 
-// Packs values to to[count][width] in the order of Unit, where width is head_dim rounded up to
-// whole units and padded with zeros. Pairs put two rows into one. Prefetches `next`.
+// Packs values to to[count][width] in the order of TwoVecs, where width is head_dim rounded up to
+// whole pairs of vectors and padded with zeros. Pairs put two rows into one. Prefetches `next`.
 template <class Stored>
 HWY_NOINLINE void pack_values(const std::byte* const* rows, const std::byte* const* next, int count,
                               int head_dim, float* to) {
@@ -419,12 +419,12 @@ HWY_NOINLINE void pack_values(const std::byte* const* rows, const std::byte* con
     for (int i = 0; i < kPositions<Stored>; ++i) {
       prefetch_row(next[t + i], row_bytes);
     }
-    for (int i = 0; i < head_dim; i += kUnit, to += kUnit) {
-      const Unit unit = i + kUnit <= head_dim
-                            ? load_values<Stored, true>(rows + t, i, kUnit)
-                            : load_values<Stored, false>(rows + t, i, head_dim - i);
-      hn::StoreU(unit.a, floats, to);
-      hn::StoreU(unit.b, floats, to + kLanes);
+    for (int i = 0; i < head_dim; i += kTwoVecs, to += kTwoVecs) {
+      const TwoVecs vecs = i + kTwoVecs <= head_dim
+                               ? load_values<Stored, true>(rows + t, i, kTwoVecs)
+                               : load_values<Stored, false>(rows + t, i, head_dim - i);
+      hn::StoreU(vecs.a, floats, to);
+      hn::StoreU(vecs.b, floats, to + kLanes);
     }
   }
 }
@@ -525,7 +525,7 @@ HWY_NOINLINE void score_keys(const FewQueries& few, const std::byte* const* rows
   }
 }
 
-// One step of the depth for some units of the rows.
+// One step of the depth for some pairs of vectors of the rows.
 struct MixStep {
   int k = 0;
   int from = 0;
@@ -533,7 +533,7 @@ struct MixStep {
 };
 template <int R, int U, bool kWhole, class Stored, Counts kCounts>
 HWY_INLINE void mix_step(const Product& product, const std::byte* const* rows,
-                         const std::byte* const* next, const MixStep& at, Unit (&sums)[R][U]) {
+                         const std::byte* const* next, const MixStep& at, TwoVecs (&sums)[R][U]) {
   const Floats floats;
   const int t = at.k * kPositions<Stored>;
   HWY_UNROLL(2)
@@ -541,13 +541,14 @@ HWY_INLINE void mix_step(const Product& product, const std::byte* const* rows,
     const Stored* const ahead = reinterpret_cast<const Stored*>(next[position]) + at.from;
     constexpr int kPrefetched = 64 / static_cast<int>(sizeof(Stored));
     HWY_UNROLL(8)
-    for (int i = 0; i < U * kUnit; i += kPrefetched) {
+    for (int i = 0; i < U * kTwoVecs; i += kPrefetched) {
       hwy::Prefetch(ahead + i);
     }
   }
   HWY_UNROLL(8)
   for (int u = 0; u < U; ++u) {
-    const Unit value = load_values<Stored, kWhole>(rows + t, at.from + u * kUnit, at.elements);
+    const TwoVecs value =
+        load_values<Stored, kWhole>(rows + t, at.from + u * kTwoVecs, at.elements);
     const Vec a = counting<kCounts>(value.a), b = counting<kCounts>(value.b);
     HWY_UNROLL(8)
     for (int r = 0; r < R; ++r) {
@@ -558,19 +559,19 @@ HWY_INLINE void mix_step(const Product& product, const std::byte* const* rows,
   }
 }
 
-// Adds weighted values to U units of the sums from `from` on, of which `elements` exist, with the
-// bits that multiply() gives for packed values. product.b is not used.
+// Adds weighted values to U pairs of vectors of the sums from `from` on, of which `elements` exist,
+// with the bits that multiply() gives for packed values. product.b is not used.
 template <int R, int U, bool kWhole, class Stored>
-HWY_NOINLINE void mix_units(const Product& product, const std::byte* const* rows,
-                            const std::byte* const* next, int from, int elements) {
+HWY_NOINLINE void mix_two_vecs(const Product& product, const std::byte* const* rows,
+                               const std::byte* const* next, int from, int elements) {
   const Floats floats;
-  Unit sums[R][U];
+  TwoVecs sums[R][U];
   HWY_UNROLL(8)
   for (int r = 0; r < R; ++r) {
     const Vec rescale = hn::Set(floats, product.rescale[r]);
     HWY_UNROLL(8)
     for (int u = 0; u < U; ++u) {
-      const Unit old = load_unit(product.c + r * product.c_stride + from + u * kUnit);
+      const TwoVecs old = load_two_vecs(product.c + r * product.c_stride + from + u * kTwoVecs);
       sums[r][u] = {hn::Mul(old.a, rescale), hn::Mul(old.b, rescale)};
     }
   }
@@ -590,7 +591,7 @@ HWY_NOINLINE void mix_units(const Product& product, const std::byte* const* rows
   for (int r = 0; r < R; ++r) {
     HWY_UNROLL(8)
     for (int u = 0; u < U; ++u) {
-      float* const to = product.c + r * product.c_stride + from + u * kUnit;
+      float* const to = product.c + r * product.c_stride + from + u * kTwoVecs;
       hn::StoreU(sums[r][u].a, floats, to);
       hn::StoreU(sums[r][u].b, floats, to + kLanes);
     }
@@ -602,14 +603,14 @@ void mix_rows(const Product& product, const std::byte* const* rows, const std::b
               int head_dim) {
   constexpr int U = std::max(1, std::min(kSumRegisters / 3 / R, 4));
   int from = 0;
-  for (; from + U * kUnit <= head_dim; from += U * kUnit) {
-    mix_units<R, U, true, Stored>(product, rows, next, from, U * kUnit);
+  for (; from + U * kTwoVecs <= head_dim; from += U * kTwoVecs) {
+    mix_two_vecs<R, U, true, Stored>(product, rows, next, from, U * kTwoVecs);
   }
-  for (; from + kUnit <= head_dim; from += kUnit) {
-    mix_units<R, 1, true, Stored>(product, rows, next, from, kUnit);
+  for (; from + kTwoVecs <= head_dim; from += kTwoVecs) {
+    mix_two_vecs<R, 1, true, Stored>(product, rows, next, from, kTwoVecs);
   }
   if (from < head_dim) {
-    mix_units<R, 1, false, Stored>(product, rows, next, from, head_dim - from);
+    mix_two_vecs<R, 1, false, Stored>(product, rows, next, from, head_dim - from);
   }
 }
 

@@ -212,16 +212,16 @@ std::uint64_t read_memory(Team& team, std::span<const std::byte> memory) {
   return total;
 }
 
-MultiplyWork multiply_near(Team& team, MatmulUnit unit, std::int64_t rounds, OperandsIn operands) {
+MultiplyWork multiply_near(Team& team, MatmulIsa isa, std::int64_t rounds, OperandsIn operands) {
   constexpr std::int64_t kValues = 2048;
-  check(unit == MatmulUnit::kAmx || operands == OperandsIn::kCache, "only AMX has tiles");
-  const RandomPairs pairs(unit == MatmulUnit::kAmx ? HWY_DYNAMIC_DISPATCH(tile_words)() : kValues);
+  check(isa == MatmulIsa::kAmx || operands == OperandsIn::kCache, "only AMX has tiles");
+  const RandomPairs pairs(isa == MatmulIsa::kAmx ? HWY_DYNAMIC_DISPATCH(tile_words)() : kValues);
   const std::vector<float> values = random_values(kValues);
   return on_every_thread(team, [&] {
-    switch (unit) {
-      case MatmulUnit::kAmx:
+    switch (isa) {
+      case MatmulIsa::kAmx:
         return HWY_DYNAMIC_DISPATCH(multiply_tiles)(pairs.words(), rounds, operands);
-      case MatmulUnit::kDot:
+      case MatmulIsa::kDot:
         return HWY_DYNAMIC_DISPATCH(multiply_pairs)(reinterpret_cast<const float*>(pairs.words()),
                                                     rounds);
       default:

@@ -27,7 +27,7 @@ struct MultiplyWork {
 
 // Run `rounds` rounds of multiply-adds on every thread: multiply_near() with bf16 for AMX and dot
 // instructions and f32 for vectors, the other with 8-bit integers and AMX.
-MultiplyWork multiply_near(Team& team, MatmulUnit unit, std::int64_t rounds,
+MultiplyWork multiply_near(Team& team, MatmulIsa isa, std::int64_t rounds,
                            OperandsIn operands = OperandsIn::kCache);
 MultiplyWork multiply_int8_near(Team& team, std::int64_t rounds,
                                 OperandsIn operands = OperandsIn::kCache);

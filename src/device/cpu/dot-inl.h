@@ -25,7 +25,7 @@ HWY_INLINE void add_bf16_pairs(Vec& sums, WordVec a, WordVec b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(raw) : "v"(a.raw), "v"(b.raw));
   sums.raw = raw;
 #else
-  const Unit left = widen(a), right = widen(b);
+  const TwoVecs left = widen(a), right = widen(b);
   sums = hn::MulAdd(left.a, right.a, hn::MulAdd(left.b, right.b, sums));
 #endif
 }

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "device/cpu/lanes-inl.h"
-#include "device/cpu/matmul_part.h"
+#include "device/cpu/matmul_task.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -76,12 +76,12 @@ inline void finish_rows(const MatmulOperands& operands, const PanelRows& which, 
   }
 }
 
-// Writes a whole part, whose sums are [rows][columns].
-inline void finish_part(const MatmulOperands& operands, const MatmulPart& part, const float* sums) {
-  for (int r = 0; r < part.rows; ++r) {
-    for (int panel = 0; panel < part.panels; ++panel) {
-      finish_rows(operands, {part.first_row + r, 1, part.first_panel + panel},
-                  sums + r * part.columns() + panel * PackedMatrix::kPanel, 0);
+// Writes a whole task, whose sums are [rows][columns].
+inline void finish_task(const MatmulOperands& operands, const MatmulTask& task, const float* sums) {
+  for (int r = 0; r < task.rows; ++r) {
+    for (int panel = 0; panel < task.panels; ++panel) {
+      finish_rows(operands, {task.first_row + r, 1, task.first_panel + panel},
+                  sums + r * task.columns() + panel * PackedMatrix::kPanel, 0);
     }
   }
 }

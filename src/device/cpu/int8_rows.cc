@@ -31,7 +31,7 @@ struct BlockTo {
 
 // Some inputs of the rows of a block. Their values are x, or x after the norm if there is one, or
 // silu(x) * up if `up` is set.
-struct BlockPart {
+struct BlockInputs {
   const float* x = nullptr;   // the first of these inputs in the first row
   const float* up = nullptr;  // likewise
   std::int64_t stride = 0;    // from row to row
@@ -143,8 +143,8 @@ constexpr std::int64_t kStepWords = kTileBytes / 4;
 // Distributes the words of a row over the steps of a group, each of which has its own tile.
 inline void scatter_steps(const std::uint32_t* words, std::int64_t count, std::uint32_t* to) {
   for (std::int64_t i = 0; i < count; i += kStepWords, to += kTileRows16 * kStepWords) {
-    const std::int64_t part = std::min(kStepWords, count - i);
-    std::fill(std::copy_n(words + i, part, to), to + kStepWords, 0U);
+    const std::int64_t some = std::min(kStepWords, count - i);
+    std::fill(std::copy_n(words + i, some, to), to + kStepWords, 0U);
   }
 }
 
@@ -164,18 +164,18 @@ struct RowRun {
 
 // Returns the values of a run, padded with zeros to whole blocks of the matrix: in place if
 // possible, else computed in `room`.
-HWY_INLINE const float* make_run(const BlockPart& part, const RowRun& run, float* room) {
-  const std::int64_t at = run.row * part.stride + run.begin - part.begin;
-  const float* const x = part.x + at;
+HWY_INLINE const float* make_run(const BlockInputs& given, const RowRun& run, float* room) {
+  const std::int64_t at = run.row * given.stride + run.begin - given.begin;
+  const float* const x = given.x + at;
   const std::int64_t padded = round_up<std::int64_t>(run.count, PackedMatrix::kInputBlock);
-  if (!part.made() && padded == run.count) {
+  if (!given.made() && padded == run.count) {
     return x;
   }
   const auto count = static_cast<std::size_t>(run.count);
-  if (part.up != nullptr) {
-    swiglu_run(x, part.up + at, count, Element::kF32, room);
-  } else if (part.made()) {
-    norm_run(x, part.norm.weight.subspan(static_cast<std::size_t>(run.begin), count),
+  if (given.up != nullptr) {
+    swiglu_run(x, given.up + at, count, Element::kF32, room);
+  } else if (given.made()) {
+    norm_run(x, given.norm.weight.subspan(static_cast<std::size_t>(run.begin), count),
              run.norm_scale, Element::kF32, room);
   } else {
     std::copy_n(x, count, room);
@@ -209,41 +209,41 @@ inline void quantize_run(const Int8Rows& all, const float* x, const RowRun& run,
 }
 
 // Fills the unused rows of the last tile with zeros.
-void clear_steps(const Int8Rows& all, const BlockPart& part, std::uint32_t* words) {
+void clear_steps(const Int8Rows& all, const BlockInputs& given, std::uint32_t* words) {
   const std::int64_t inputs_of_step = std::min(all.format.group, kTileInt8s);
-  for (std::int64_t at = part.begin; at < part.end; at += inputs_of_step) {
+  for (std::int64_t at = given.begin; at < given.end; at += inputs_of_step) {
     std::uint32_t* const step = words + at / inputs_of_step * kTileRows16 * kStepWords;
-    std::fill(step + part.rows * kStepWords, step + kTileRows16 * kStepWords, 0U);
+    std::fill(step + given.rows * kStepWords, step + kTileRows16 * kStepWords, 0U);
   }
 }
 
 // Quantises one run of each row, then the next run, so that the data in use stay in the cache.
-void quantize_block(const Int8Rows& all, const BlockPart& part, const BlockTo& to) {
+void quantize_block(const Int8Rows& all, const BlockInputs& given, const BlockTo& to) {
   // One more cache line between rows keeps them from competing for the same lines.
   constexpr std::int64_t kStride = kRunInputs / 2 + 16;
   alignas(64) float room[kRunInputs];
   alignas(64) std::uint32_t words[most_integer_rows(false) * kStride];
   float norm_scales[kTileRows16] = {};
-  for (std::int64_t begin = part.begin; begin < part.end; begin += kRunInputs) {
-    const std::int64_t count = std::min(kRunInputs, part.end - begin);
-    for (std::int64_t r = 0; r < part.rows; ++r) {
-      if (begin == part.begin && !part.norm.weight.empty()) {
+  for (std::int64_t begin = given.begin; begin < given.end; begin += kRunInputs) {
+    const std::int64_t count = std::min(kRunInputs, given.end - begin);
+    for (std::int64_t r = 0; r < given.rows; ++r) {
+      if (begin == given.begin && !given.norm.weight.empty()) {
         norm_scales[r] =
-            norm_scale(part.x + r * part.stride, part.norm.weight.size(), part.norm.eps);
+            norm_scale(given.x + r * given.stride, given.norm.weight.size(), given.norm.eps);
       }
       const RowRun run{r, begin, count, norm_scales[r]};
-      quantize_run(all, make_run(part, run, room), run,
+      quantize_run(all, make_run(given, run, room), run,
                    {all.blocks.tiled ? to.words : words + r * kStride, to.scales, to.totals});
     }
     if (!all.blocks.tiled) {
       const std::int64_t row_words =
           round_up<std::int64_t>(count, PackedMatrix::kInputBlock) / all.word_inputs();
-      interleave_rows(words, kStride, static_cast<int>(part.rows), row_words,
-                      to.words + begin / all.word_inputs() * part.rows);
+      interleave_rows(words, kStride, static_cast<int>(given.rows), row_words,
+                      to.words + begin / all.word_inputs() * given.rows);
     }
   }
   if (all.blocks.tiled) {
-    clear_steps(all, part, to.words);
+    clear_steps(all, given, to.words);
   }
 }
 
@@ -266,13 +266,13 @@ HWY_EXPORT(quantize_block);
 // memory.
 constexpr std::int64_t kLeastTiledRows = 8;
 
-MatmulUnit unit_for(std::int64_t rows, MatmulUnit wanted) {
-  if (wanted != MatmulUnit::kBest) {
+MatmulIsa isa_for(std::int64_t rows, MatmulIsa wanted) {
+  if (wanted != MatmulIsa::kBest) {
     return wanted;
   }
-  return rows >= kLeastTiledRows && amx_available() ? MatmulUnit::kAmx
-         : byte_dot_available()                     ? MatmulUnit::kDot
-                                                    : MatmulUnit::kVector;
+  return rows >= kLeastTiledRows && amx_available() ? MatmulIsa::kAmx
+         : byte_dot_available()                     ? MatmulIsa::kDot
+                                                    : MatmulIsa::kVector;
 }
 
 BlockTo block_at(const Int8Rows& rows, std::int64_t first_row) {
@@ -283,15 +283,15 @@ BlockTo block_at(const Int8Rows& rows, std::int64_t first_row) {
 }  // namespace
 
 Int8Rows place_int8_rows(std::int64_t count, const PackedMatrix& weights,
-                         std::span<std::byte> memory, MatmulUnit unit) {
+                         std::span<std::byte> memory, MatmulIsa isa) {
   const WeightFormat& format = weights.format;
   check(format.int8_inputs() && (format.kind == WeightKind::kW8 || format.kind == WeightKind::kW4),
         "these weights are multiplied with integers");
   Int8Rows rows{.inputs = weights.inputs,
                 .format = format,
-                .unit = unit_for(count, unit),
+                .isa = isa_for(count, isa),
                 .blocks = {.rows = count}};
-  rows.blocks.tiled = has_tiles(rows.unit);
+  rows.blocks.tiled = has_tiles(rows.isa);
   rows.blocks.count = ceil_div(count, HWY_DYNAMIC_DISPATCH(most_block_rows)(rows));
   check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs),
         "the memory is large enough for the rows");
@@ -302,41 +302,41 @@ Int8Rows place_int8_rows(std::int64_t count, const PackedMatrix& weights,
 }
 
 Int8Rows quantize_rows(Team& team, const RowSource& source, const PackedMatrix& weights,
-                       std::span<std::byte> memory, MatmulUnit unit) {
+                       std::span<std::byte> memory, MatmulIsa isa) {
   const std::int64_t count = std::ssize(source.x) / weights.inputs;
   check(std::ssize(source.x) == count * weights.inputs, "x is not rows of the matrix's inputs");
   check(!source.made() || std::ssize(source.norm.weight) == weights.inputs,
         "a norm has a weight for each input");
-  const Int8Rows rows = place_int8_rows(count, weights, memory, unit);
+  const Int8Rows rows = place_int8_rows(count, weights, memory, isa);
   // Blocks are few, so their runs are tasks too. With a norm a block is one task, since each run
   // would need the whole row.
   const std::int64_t inputs = source.made() ? rows.inputs : HWY_DYNAMIC_DISPATCH(run_inputs)();
   const std::int64_t runs = ceil_div(rows.inputs, inputs);
   arrange_blocks(team, rows.blocks, rows.inputs, runs, [&](std::int64_t block, std::int64_t run) {
     const std::int64_t first = rows.blocks.begin(block);
-    const BlockPart part{.x = source.x.data() + first * rows.inputs + run * inputs,
-                         .stride = rows.inputs,
-                         .norm = source.norm,
-                         .rows = rows.blocks.begin(block + 1) - first,
-                         .begin = run * inputs,
-                         .end = std::min(rows.inputs, (run + 1) * inputs)};
-    HWY_DYNAMIC_DISPATCH(quantize_block)(rows, part, block_at(rows, first));
+    const BlockInputs given{.x = source.x.data() + first * rows.inputs + run * inputs,
+                            .stride = rows.inputs,
+                            .norm = source.norm,
+                            .rows = rows.blocks.begin(block + 1) - first,
+                            .begin = run * inputs,
+                            .end = std::min(rows.inputs, (run + 1) * inputs)};
+    HWY_DYNAMIC_DISPATCH(quantize_block)(rows, given, block_at(rows, first));
   });
   return rows;
 }
 
-void gate_rows(const GatedPart& part, const Int8Rows& to) {
-  const std::int64_t end = part.first_row + part.rows;
-  std::int64_t first = part.first_row;
+void gate_rows(const GatedOutputs& outputs, const Int8Rows& to) {
+  const std::int64_t end = outputs.first_row + outputs.rows;
+  std::int64_t first = outputs.first_row;
   for (std::int64_t block = to.blocks.at(first); first < end; ++block) {
-    const std::int64_t row = first - part.first_row;
+    const std::int64_t row = first - outputs.first_row;
     const std::int64_t next = to.blocks.begin(block + 1);
-    const BlockPart of_block{.x = part.gate + row * part.stride,
-                             .up = part.up + row * part.stride,
-                             .stride = part.stride,
-                             .rows = next - first,
-                             .begin = part.first_input,
-                             .end = part.first_input + part.inputs};
+    const BlockInputs of_block{.x = outputs.gate + row * outputs.stride,
+                               .up = outputs.up + row * outputs.stride,
+                               .stride = outputs.stride,
+                               .rows = next - first,
+                               .begin = outputs.first_input,
+                               .end = outputs.first_input + outputs.inputs};
     HWY_DYNAMIC_DISPATCH(quantize_block)(to, of_block, block_at(to, first));
     first = next;
   }

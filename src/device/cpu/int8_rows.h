@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "device/cpu/matmul_unit.h"
+#include "device/cpu/matmul_isa.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/row_blocks.h"
 #include "device/cpu/row_source.h"
@@ -23,8 +23,9 @@ constexpr std::uint32_t kEachByte = 0x01010101U;  // times a byte: a word of fou
 // its memory.
 struct Int8Rows {
   std::int64_t inputs = 0;
-  WeightFormat format;                    // the format of the weights
-  MatmulUnit unit = MatmulUnit::kVector;  // the unit that the rows are arranged for; not kBest
+  WeightFormat format;  // the format of the weights
+  MatmulIsa isa =
+      MatmulIsa::kVector;  // the instruction set that the rows are arranged for; not kBest
   RowBlocks blocks;
   // stored_rows() * row_words() words, padded with zeros. Each block is [word][row] for vectors and
   // [step][row][64 bytes] for AMX, where the last step of a group may be half full.
@@ -39,9 +40,9 @@ struct Int8Rows {
   //   w8 with dot instructions, AMX or 7 bits: 4 inputs of 8 bits in order
   // 7-bit inputs for vectors are unsigned, with kSevensMiddle added.
   int word_inputs() const { return format.kind == WeightKind::kW4 || fours() ? 4 : 2; }
-  bool fours() const { return unit != MatmulUnit::kVector || format.input_bits == 7; }
+  bool fours() const { return isa != MatmulIsa::kVector || format.input_bits == 7; }
   std::uint32_t middle() const {
-    return unit == MatmulUnit::kVector && format.input_bits == 7 ? kSevensMiddle : 0;
+    return isa == MatmulIsa::kVector && format.input_bits == 7 ? kSevensMiddle : 0;
   }
   int largest_code() const { return (1 << (format.input_bits - 1)) - 1; }
   std::int64_t row_words() const {
@@ -72,11 +73,11 @@ struct Int8Rows {
 // at least arranged_rows_bytes() and does not overlap the source; products are faster if it begins
 // at a cache line. kBest chooses vectors for few rows, which are limited by reading the weights.
 Int8Rows quantize_rows(Team& team, const RowSource& source, const PackedMatrix& weights,
-                       std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);
+                       std::span<std::byte> memory, MatmulIsa isa = MatmulIsa::kBest);
 
-// Lays out `count` rows in `memory`, without values. gate_rows() then writes them part by part.
+// Lays out `count` rows in `memory`, without values. gate_rows() then writes them task by task.
 Int8Rows place_int8_rows(std::int64_t count, const PackedMatrix& weights,
-                         std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);
-void gate_rows(const GatedPart& part, const Int8Rows& to);
+                         std::span<std::byte> memory, MatmulIsa isa = MatmulIsa::kBest);
+void gate_rows(const GatedOutputs& outputs, const Int8Rows& to);
 
 }  // namespace protean::cpu

@@ -25,40 +25,40 @@ using Words = hn::RebindToUnsigned<Floats>;
 using Ints = hn::RebindToSigned<Floats>;
 using Vec = hn::Vec<Floats>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats{}));
-constexpr int kUnit = 2 * kLanes;
+constexpr int kTwoVecs = 2 * kLanes;
 
 constexpr float kLog2E = 1.44269504f;
 // Adding this to a float below 2^22 rounds it: the lowest bits of the sum are the nearest integer,
 // ties to even, and subtracting the constant gives that integer as a float.
 constexpr float kNoFraction = 12582912.0f;
 
-// kUnit consecutive elements of a row. A 32-bit load of bf16 gives two elements in each lane, and
-// one operation for each makes them f32: so for bf16, `a` has the even elements and `b` the odd
+// kTwoVecs consecutive elements of a row. A 32-bit load of bf16 gives two elements in each lane,
+// and one operation for each makes them f32: so for bf16, `a` has the even elements and `b` the odd
 // ones. For f32 and int8, `a` has the first kLanes elements and `b` the rest. Sums keep this order
 // until they are stored.
-struct Unit {
+struct TwoVecs {
   Vec a;
   Vec b;
 };
 
-HWY_INLINE Unit widen(hn::Vec<Words> pairs) {
+HWY_INLINE TwoVecs widen(hn::Vec<Words> pairs) {
   const Words words;
   const Floats floats;
   return {hn::BitCast(floats, hn::ShiftLeft<16>(pairs)),
           hn::BitCast(floats, hn::And(pairs, hn::Set(words, 0xffff0000U)))};
 }
 
-HWY_INLINE Unit load_unit(const float* from) {
+HWY_INLINE TwoVecs load_two_vecs(const float* from) {
   const Floats floats;
   return {hn::LoadU(floats, from), hn::LoadU(floats, from + kLanes)};
 }
-HWY_INLINE Unit load_unit(const std::uint16_t* from) {
+HWY_INLINE TwoVecs load_two_vecs(const std::uint16_t* from) {
   return widen(hn::LoadU(Words{}, reinterpret_cast<const std::uint32_t*>(from)));
 }
 
 // Loads the first `count` elements and fills the rest with zeros. Reads no memory beyond them.
-// `count` is a multiple of 8 and less than kUnit, so it is 0 if kUnit is 8.
-HWY_INLINE Unit load_part(const float* from, int count) {
+// `count` is a multiple of 8 and less than kTwoVecs, so it is 0 if kTwoVecs is 8.
+HWY_INLINE TwoVecs load_part(const float* from, int count) {
   const Floats floats;
   if (count < kLanes) {
     return {hn::MaskedLoad(hn::FirstN(floats, static_cast<std::size_t>(count)), floats, from),
@@ -67,46 +67,46 @@ HWY_INLINE Unit load_part(const float* from, int count) {
   const auto rest = hn::FirstN(floats, static_cast<std::size_t>(count - kLanes));
   return {hn::LoadU(floats, from), hn::MaskedLoad(rest, floats, from + kLanes)};
 }
-HWY_INLINE Unit load_part(const std::uint16_t* from, int count) {
+HWY_INLINE TwoVecs load_part(const std::uint16_t* from, int count) {
   const Words words;
   const auto first = hn::FirstN(words, static_cast<std::size_t>(count / 2));
   return widen(hn::MaskedLoad(first, words, reinterpret_cast<const std::uint32_t*>(from)));
 }
 
-HWY_INLINE Unit load_unit(const std::int8_t* from) {
+HWY_INLINE TwoVecs load_two_vecs(const std::int8_t* from) {
   const Floats floats;
   const hn::RebindToSigned<Floats> ints;
   const hn::Rebind<std::int8_t, Floats> bytes;
   return {hn::ConvertTo(floats, hn::PromoteTo(ints, hn::LoadU(bytes, from))),
           hn::ConvertTo(floats, hn::PromoteTo(ints, hn::LoadU(bytes, from + kLanes)))};
 }
-HWY_INLINE Unit load_part(const std::int8_t* from, int count) {
-  alignas(64) std::int8_t padded[kUnit] = {};
+HWY_INLINE TwoVecs load_part(const std::int8_t* from, int count) {
+  alignas(64) std::int8_t padded[kTwoVecs] = {};
   std::copy_n(from, count, padded);
-  return load_unit(padded);
+  return load_two_vecs(padded);
 }
 
-// load_sums() and store_sums() convert between plain order in memory and the order of a unit of
+// load_sums() and store_sums() convert between plain order in memory and the order of TwoVecs of
 // `Stored` elements.
 template <class Stored>
-HWY_INLINE Unit load_sums(const float* from) {
+HWY_INLINE TwoVecs load_sums(const float* from) {
   if constexpr (sizeof(Stored) == 2) {
     const Floats floats;
-    Unit unit;
-    hn::LoadInterleaved2(floats, from, unit.a, unit.b);
-    return unit;
+    TwoVecs vecs;
+    hn::LoadInterleaved2(floats, from, vecs.a, vecs.b);
+    return vecs;
   } else {
-    return load_unit(from);
+    return load_two_vecs(from);
   }
 }
 template <class Stored>
-HWY_INLINE void store_sums(Unit unit, float* to) {
+HWY_INLINE void store_sums(TwoVecs vecs, float* to) {
   const Floats floats;
   if constexpr (sizeof(Stored) == 2) {
-    hn::StoreInterleaved2(unit.a, unit.b, floats, to);
+    hn::StoreInterleaved2(vecs.a, vecs.b, floats, to);
   } else {
-    hn::StoreU(unit.a, floats, to);
-    hn::StoreU(unit.b, floats, to + kLanes);
+    hn::StoreU(vecs.a, floats, to);
+    hn::StoreU(vecs.b, floats, to + kLanes);
   }
 }
 

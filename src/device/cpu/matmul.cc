@@ -9,7 +9,7 @@
 #include "base/units.h"
 #include "device/cpu/dot.h"
 #include "device/cpu/matmul_int8.h"
-#include "device/cpu/matmul_part.h"
+#include "device/cpu/matmul_task.h"
 #include "device/cpu/matmul_tiles.h"
 #include "device/cpu/matmul_vectors.h"
 #include "device/cpu/tiles.h"
@@ -20,58 +20,58 @@ namespace {
 
 // With fewer multiply-adds, waking a thread costs more than it saves.
 constexpr std::int64_t kSerialWork = 1 << 16;
-// Parts per thread, if there is enough work. The other threads then wait at most for a quarter of
+// Tasks per thread, if there is enough work. The other threads then wait at most for a quarter of
 // the slowest one's work.
 constexpr std::int64_t kPartsPerThread = 4;
 // With fewer rows, reading weights is the limit, which is faster if each matrix is read in longer
 // pieces, and gating is little work.
 constexpr std::int64_t kLeastGatedRows = 8;
-// With fewer parts per thread, waiting for the slowest thread costs more than gated parts save.
-constexpr std::int64_t kLeastPartsPerThread = 2;
+// With fewer tasks per thread, waiting for the slowest thread costs more than gated tasks save.
+constexpr std::int64_t kLeastTasksPerThread = 2;
 
 // An output of this size does not stay in a cache until it is read. For tiles, writing it past the
 // caches is then faster.
 constexpr std::int64_t kStreamedBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastStreamedRows = 64;
 
-// How a product is cut into parts. The results do not depend on it.
+// How a product is cut into tasks. The results do not depend on it.
 struct Cut {
-  std::int64_t row_parts = 1;
-  std::int64_t panels_per_part = 1;
-  std::int64_t panel_parts = 1;
+  std::int64_t row_tasks = 1;
+  std::int64_t panels_per_task = 1;
+  std::int64_t panel_tasks = 1;
 };
 
-// The largest part of a kernel, and the rows of a tile, which a part should at least have.
+// The largest task of a kernel, and the rows of a tile, which a task should at least have.
 struct CutLimits {
-  std::int64_t rows = kMaxPartRows;
-  std::int64_t panels = kMaxPartPanels;
+  std::int64_t rows = kMaxTaskRows;
+  std::int64_t panels = kMaxTaskPanels;
   std::int64_t tile_rows = kMaxVectorRows;
-  std::int64_t least_panels = 1;  // panels of a part are a multiple of this, which divides `panels`
+  std::int64_t least_panels = 1;  // panels of a task are a multiple of this, which divides `panels`
 };
 
-Cut cut(std::int64_t m, std::int64_t panels, int threads, const CutLimits& limits) {
+Cut cut_product(std::int64_t m, std::int64_t panels, int threads, const CutLimits& limits) {
   const std::int64_t wanted = kPartsPerThread * threads;
   const std::int64_t most = ceil_div(panels, limits.least_panels);
-  Cut cut{.panels_per_part = limits.least_panels};
-  cut.row_parts = std::max(ceil_div(m, limits.rows),
+  Cut cut{.panels_per_task = limits.least_panels};
+  cut.row_tasks = std::max(ceil_div(m, limits.rows),
                            std::min(ceil_div(m, limits.tile_rows), ceil_div(wanted, most)));
-  while (cut.panels_per_part * 2 <= limits.panels &&
-         cut.row_parts * ceil_div(panels, cut.panels_per_part * 2) >= wanted) {
-    cut.panels_per_part *= 2;
+  while (cut.panels_per_task * 2 <= limits.panels &&
+         cut.row_tasks * ceil_div(panels, cut.panels_per_task * 2) >= wanted) {
+    cut.panels_per_task *= 2;
   }
-  cut.panel_parts = ceil_div(panels, cut.panels_per_part);
+  cut.panel_tasks = ceil_div(panels, cut.panels_per_task);
   return cut;
 }
 
-void multiply_part(const MatmulOperands& operands, const MatmulPart& part, MatmulUnit unit) {
-  const bool emulated = unit == MatmulUnit::kEmulatedAmx;
+void multiply_task(const MatmulOperands& operands, const MatmulTask& task, MatmulIsa isa) {
+  const bool emulated = isa == MatmulIsa::kEmulatedAmx;
   if (operands.int8 != nullptr) {
-    has_tiles(unit) ? multiply_int8_tiled(operands, part, emulated) : multiply_int8(operands, part);
-  } else if (has_tiles(unit)) {
-    operands.weights->format.quantized() ? multiply_codes_tiled(operands, part, emulated)
-                                         : multiply_tiled(operands, part, emulated);
+    has_tiles(isa) ? multiply_int8_tiled(operands, task, emulated) : multiply_int8(operands, task);
+  } else if (has_tiles(isa)) {
+    operands.weights->format.quantized() ? multiply_codes_tiled(operands, task, emulated)
+                                         : multiply_tiled(operands, task, emulated);
   } else {
-    multiply_vectors(operands, part);
+    multiply_vectors(operands, task);
   }
   if (operands.out.streamed) {
     hwy::FlushStream();
@@ -81,34 +81,34 @@ void multiply_part(const MatmulOperands& operands, const MatmulPart& part, Matmu
 // A product and its cut.
 struct CutProduct {
   MatmulOperands operands;
-  Cut parts;
+  Cut cut;
 
-  std::int64_t tasks() const { return parts.row_parts * parts.panel_parts; }
+  std::int64_t tasks() const { return cut.row_tasks * cut.panel_tasks; }
 };
 
-MatmulPart part_at(const Cut& parts, const RowBlocks& blocks, std::int64_t panels,
+MatmulTask task_at(const Cut& cut, const RowBlocks& blocks, std::int64_t panels,
                    std::int64_t index) {
-  const auto begin_of = [&](std::int64_t row_part) {
-    return blocks.begin(blocks.count * row_part / parts.row_parts);
+  const auto begin_of = [&](std::int64_t row_task) {
+    return blocks.begin(blocks.count * row_task / cut.row_tasks);
   };
   // Consecutive tasks use the same weights.
-  const std::int64_t row_part = index % parts.row_parts;
-  const std::int64_t first_row = begin_of(row_part);
-  const std::int64_t end_row = begin_of(row_part + 1);
-  const std::int64_t first_panel = index / parts.row_parts * parts.panels_per_part;
-  const std::int64_t end_panel = std::min(first_panel + parts.panels_per_part, panels);
+  const std::int64_t row_task = index % cut.row_tasks;
+  const std::int64_t first_row = begin_of(row_task);
+  const std::int64_t end_row = begin_of(row_task + 1);
+  const std::int64_t first_panel = index / cut.row_tasks * cut.panels_per_task;
+  const std::int64_t end_panel = std::min(first_panel + cut.panels_per_task, panels);
   return {first_row, static_cast<int>(end_row - first_row), first_panel,
           static_cast<int>(end_panel - first_panel)};
 }
 
-CutLimits limits_for(MatmulUnit unit) {
-  return has_tiles(unit) ? CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16} : CutLimits();
+CutLimits limits_for(MatmulIsa isa) {
+  return has_tiles(isa) ? CutLimits{kMaxTiledRows, kMaxTiledPanels, 2 * kTileRows16} : CutLimits();
 }
 
-bool is_streamed(const MatmulTarget& target, std::int64_t rows, MatmulUnit unit) {
+bool is_streamed(const MatmulTarget& target, std::int64_t rows, MatmulIsa isa) {
   constexpr std::int64_t kLineFloats = 16;
   const auto& [weights, out, options] = target;
-  return has_tiles(unit) && !options.accumulate && options.bias == nullptr &&
+  return has_tiles(isa) && !options.accumulate && options.bias == nullptr &&
          rows >= kLeastStreamedRows &&
          std::ssize(out) * std::int64_t{sizeof(float)} >= kStreamedBytes &&
          weights->outputs % kLineFloats == 0 &&
@@ -158,9 +158,9 @@ void multiply_all(Team& team, const Rows& x, std::span<const MatmulTarget> targe
     product.operands = operands_of(x, *weights,
                                    {.first = out.data(),
                                     .stride = weights->outputs,
-                                    .streamed = is_streamed(target, m, x.unit)});
+                                    .streamed = is_streamed(target, m, x.isa)});
     product.operands.options = options;
-    product.parts = cut(m, weights->panels(), serial ? 1 : team.threads(), limits_for(x.unit));
+    product.cut = cut_product(m, weights->panels(), serial ? 1 : team.threads(), limits_for(x.isa));
     tasks += product.tasks();
   }
   run_tasks(team, tasks, serial, [&](std::int64_t index) {
@@ -168,42 +168,42 @@ void multiply_all(Team& team, const Rows& x, std::span<const MatmulTarget> targe
     for (; index >= product->tasks(); ++product) {
       index -= product->tasks();
     }
-    multiply_part(product->operands,
-                  part_at(product->parts, x.blocks, product->operands.weights->panels(), index),
-                  x.unit);
+    multiply_task(product->operands,
+                  task_at(product->cut, x.blocks, product->operands.weights->panels(), index),
+                  x.isa);
   });
 }
 
-// The outputs of one matrix for a part.
-struct PartOutputs {
+// The outputs of one matrix for a task.
+struct TaskOutputs {
   static constexpr int kMost =
-      std::max(kMaxPartRows * kMaxPartPanels, kMaxTiledRows* kMaxTiledPanels) / 2 *
+      std::max(kMaxTaskRows * kMaxTaskPanels, kMaxTiledRows* kMaxTiledPanels) / 2 *
       PackedMatrix::kPanel;
   alignas(64) float floats[kMost];
 };
 
 template <class Rows>
-void gate_part(const Rows& x, const GatedMatrices& matrices, const MatmulPart& part,
+void gate_task(const Rows& x, const GatedMatrices& matrices, const MatmulTask& task,
                const Rows& to) {
-  PartOutputs gate, up;
-  const auto multiply = [&](const PackedMatrix& weights, PartOutputs& out) {
-    const MatmulOut first{out.floats, part.columns(), part.first_row, part.first_panel, false};
-    multiply_part(operands_of(x, weights, first), part, x.unit);
+  TaskOutputs gate, up;
+  const auto multiply = [&](const PackedMatrix& weights, TaskOutputs& out) {
+    const MatmulOut first{out.floats, task.columns(), task.first_row, task.first_panel, false};
+    multiply_task(operands_of(x, weights, first), task, x.isa);
   };
   multiply(*matrices.gate, gate);
   multiply(*matrices.up, up);
-  const std::int64_t first = part.first_panel * PackedMatrix::kPanel;
+  const std::int64_t first = task.first_panel * PackedMatrix::kPanel;
   gate_rows({.gate = gate.floats,
              .up = up.floats,
-             .stride = part.columns(),
-             .first_row = part.first_row,
-             .rows = part.rows,
+             .stride = task.columns(),
+             .first_row = task.first_row,
+             .rows = task.rows,
              .first_input = first,
-             .inputs = std::min<std::int64_t>(part.columns(), to.inputs - first)},
+             .inputs = std::min<std::int64_t>(task.columns(), to.inputs - first)},
             to);
 }
 
-// Returns false, without computing anything, if gating in parts is impossible or slower.
+// Returns false, without computing anything, if gating in tasks is impossible or slower.
 template <class Rows>
 bool gate_all(Team& team, const Rows& x, const GatedMatrices& matrices, const Rows& to) {
   const PackedMatrix& gate = *matrices.gate;
@@ -213,35 +213,33 @@ bool gate_all(Team& team, const Rows& x, const GatedMatrices& matrices, const Ro
   }
   const bool serial = 2 * m * gate.outputs * gate.inputs < kSerialWork;
   const int threads = serial ? 1 : team.threads();
-  CutLimits limits = limits_for(x.unit);
-  limits.panels /= 2;  // a part has two matrices
+  CutLimits limits = limits_for(x.isa);
+  limits.panels /= 2;  // a task has two matrices
   limits.least_panels = std::max(1, to.format.group / PackedMatrix::kPanel);
-  const Cut parts = cut(m, gate.panels(), threads, limits);
-  const std::int64_t tasks = parts.row_parts * parts.panel_parts;
-  if (threads > 1 && tasks < kLeastPartsPerThread * threads) {
+  const Cut cut = cut_product(m, gate.panels(), threads, limits);
+  const std::int64_t tasks = cut.row_tasks * cut.panel_tasks;
+  if (threads > 1 && tasks < kLeastTasksPerThread * threads) {
     return false;
   }
   run_tasks(team, tasks, serial, [&](std::int64_t index) {
-    gate_part(x, matrices, part_at(parts, x.blocks, gate.panels(), index), to);
+    gate_task(x, matrices, task_at(cut, x.blocks, gate.panels(), index), to);
   });
   return true;
 }
 
 }  // namespace
 
-MatmulUnit best_unit() {
-  return amx_available()   ? MatmulUnit::kAmx
-         : bf16_dot_pays() ? MatmulUnit::kDot
-                           : MatmulUnit::kVector;
+MatmulIsa best_isa() {
+  return amx_available() ? MatmulIsa::kAmx : bf16_dot_pays() ? MatmulIsa::kDot : MatmulIsa::kVector;
 }
 
 void matmul(Team& team, const MatmulRows& x, std::span<const MatmulTarget> targets) {
   for (const MatmulTarget& target : targets) {
     const WeightFormat& format = target.weights->format;
     check(x.inputs == target.weights->inputs && !format.int8_inputs() &&
-              (format.kind != WeightKind::kF32 || x.unit == MatmulUnit::kVector),
+              (format.kind != WeightKind::kF32 || x.isa == MatmulIsa::kVector),
           "rows are for weights like these");
-    check(!has_tiles(x.unit) || format.kind == WeightKind::kBf16 || format.symmetric ||
+    check(!has_tiles(x.isa) || format.kind == WeightKind::kBf16 || format.symmetric ||
               (x.group_sums != nullptr && x.group == format.group),
           "rows are summed over groups like these");
   }
@@ -285,7 +283,7 @@ std::optional<Int8Rows> matmul_gated(Team& team, const Int8Rows& x, const GatedM
   if (!down->format.int8_inputs()) {
     return std::nullopt;
   }
-  const Int8Rows to = place_int8_rows(x.blocks.rows, *down, memory, x.unit);
+  const Int8Rows to = place_int8_rows(x.blocks.rows, *down, memory, x.isa);
   return gate_all(team, x, matrices, to) ? std::optional(to) : std::nullopt;
 }
 

@@ -6,15 +6,15 @@
 #include <span>
 
 #include "device/cpu/int8_rows.h"
+#include "device/cpu/matmul_isa.h"
 #include "device/cpu/matmul_rows.h"
-#include "device/cpu/matmul_unit.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/team.h"
 
 namespace protean::cpu {
 
-// Returns the unit that kBest means for bf16 on this machine.
-MatmulUnit best_unit();
+// Returns the instruction set that kBest means for bf16 on this machine.
+MatmulIsa best_isa();
 
 struct MatmulOptions {
   const float* bias = nullptr;  // [outputs]
@@ -30,7 +30,7 @@ struct MatmulTarget {
 
 // Computes out[m][outputs] = x[m][inputs] * W^T, plus bias if set, plus out if `accumulate`. The
 // bits of a row of out do not depend on m, the thread count or the row's place in the batch. The
-// unit was chosen when the rows were arranged.
+// instruction set was chosen when the rows were arranged.
 //
 // With vectors, products are exact for bf16 weights and for codes, sums are f32, and denormals
 // count as zeros. Each element is one chain of multiply-adds, from zero, over pairs of inputs in
@@ -42,13 +42,14 @@ struct MatmulTarget {
 void matmul(Team& team, const MatmulRows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
-// Arranges the rows x[m][inputs] for the best unit, in memory that it allocates, and multiplies.
+// Arranges the rows x[m][inputs] for the best instruction set, in memory that it allocates, and
+// multiplies.
 void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
 // Multiplies integers, for weights with int8_inputs(). The products of a group's codes and integers
 // are added exactly. An element is a chain over groups of scale * the row's scale * that sum, then
-// offset * the row's scale * the sum of the integers. All units give the same bits.
+// offset * the row's scale * the sum of the integers. All instruction sets give the same bits.
 void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::span<float> out,
             const MatmulOptions& options = {});
 
@@ -68,7 +69,7 @@ struct GatedMatrices {
 // passes. A thread quantises the columns that it has just multiplied, while they are in its cache.
 // `memory` is as for quantize_rows() and does not overlap x. Returns nothing, without computing
 // anything, if this is impossible (the two kinds of rows have different blocks) or slower (there
-// are few rows, or too few parts).
+// are few rows, or too few tasks).
 std::optional<Int8Rows> matmul_gated(Team& team, const Int8Rows& x, const GatedMatrices& matrices,
                                      std::span<std::byte> memory);
 

@@ -123,11 +123,11 @@ HWY_INLINE void CodeKernel::scale_groups(const GroupRun& run, int begin, int end
   }
 }
 
-void multiply_codes_tiled_here(const MatmulOperands& operands, const MatmulPart& part,
+void multiply_codes_tiled_here(const MatmulOperands& operands, const MatmulTask& task,
                                bool emulated) {
   with_tiles(emulated, [&](auto& tiles) {
     CodeKernel kernel(operands);
-    GroupedPart(kernel, operands, part, tiles).multiply();
+    GroupedTask(kernel, operands, task, tiles).multiply();
   });
 }
 
@@ -139,9 +139,9 @@ namespace protean::cpu {
 
 HWY_EXPORT(multiply_codes_tiled_here);
 
-void multiply_codes_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
-  check_tiled(part);
-  HWY_DYNAMIC_DISPATCH(multiply_codes_tiled_here)(operands, part, emulated);
+void multiply_codes_tiled(const MatmulOperands& operands, const MatmulTask& task, bool emulated) {
+  check_tiled(task);
+  HWY_DYNAMIC_DISPATCH(multiply_codes_tiled_here)(operands, task, emulated);
 }
 
 }  // namespace protean::cpu

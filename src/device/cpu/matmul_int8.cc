@@ -24,7 +24,7 @@ namespace protean::cpu::HWY_NAMESPACE {
 constexpr std::int64_t kStepWords = 256;
 constexpr std::int64_t kMostGroup = 128;
 // The same for one or two rows, which read codes straight from the panel.
-constexpr std::int64_t kDirectWords = kStepWords * kMaxPartRows / 2;
+constexpr std::int64_t kDirectWords = kStepWords * kMaxTaskRows / 2;
 
 template <class Lines>
 constexpr int tile_rows() {
@@ -140,33 +140,33 @@ HWY_INLINE void multiply_tile(const GroupRows& rows, const std::byte* const* lin
   }
 }
 
-// Buffers of a part: a quarter of a MiB of stack.
+// Buffers of a task: a quarter of a MiB of stack.
 struct Int8Buffers {
-  alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
+  alignas(64) float sums[kMaxTaskRows * kMaxTaskPanels * kPanel];
   alignas(64) std::uint32_t lines[kMostGroup / 2 * kPanel];
 };
 
-// Consecutive blocks of a part with the same number of rows.
+// Consecutive blocks of a task with the same number of rows.
 struct BlockRun {
   int begin = 0;
   int end = 0;
 };
 
-// The rows of a part, which are whole blocks. Keeps the addresses of each block, since they are
+// The rows of a task, which are whole blocks. Keeps the addresses of each block, since they are
 // needed for each tile.
-class PartRows {
+class TaskRows {
  public:
-  PartRows(const Int8Rows& x, const MatmulPart& part, bool offsets)
+  TaskRows(const Int8Rows& x, const MatmulTask& task, bool offsets)
       : groups_(x.groups()),
         rows_(x.blocks.rows),
         group_words_(x.format.group / x.word_inputs()),
         group_(x.format.group),
         inputs_(round_up<std::int64_t>(x.inputs, PackedMatrix::kInputBlock)),
         offsets_(offsets) {
-    const std::int64_t first = x.blocks.at(part.first_row);
-    for (std::int64_t row = part.first_row; row < part.first_row + part.rows; ++blocks_) {
+    const std::int64_t first = x.blocks.at(task.first_row);
+    for (std::int64_t row = task.first_row; row < task.first_row + task.rows; ++blocks_) {
       const std::int64_t end = x.blocks.begin(first + blocks_ + 1);
-      blocks_of_[blocks_] = {static_cast<int>(row - part.first_row), static_cast<int>(end - row),
+      blocks_of_[blocks_] = {static_cast<int>(row - task.first_row), static_cast<int>(end - row),
                              x.words + row * x.row_words(), x.scales + row, x.totals + row};
       row = end;
     }
@@ -178,7 +178,7 @@ class PartRows {
   int blocks() const { return blocks_; }
   BlockRun large_blocks() const { return {0, large_}; }
   BlockRun small_blocks() const { return {large_, blocks_}; }
-  // Returns the first row of a block, counted from the first row of the part.
+  // Returns the first row of a block, counted from the first row of the task.
   int begin(int block) const { return blocks_of_[block].begin; }
   int size(int block) const { return blocks_of_[block].rows; }
   std::int64_t groups() const { return groups_; }
@@ -200,14 +200,14 @@ class PartRows {
     const std::int32_t* totals;
   };
   std::int64_t groups_;
-  std::int64_t rows_;  // rows of all parts, the stride from one group's scales to the next
+  std::int64_t rows_;  // rows of all tasks, the stride from one group's scales to the next
   std::int64_t group_words_;
   std::int64_t group_;
   std::int64_t inputs_;
   bool offsets_;
   int blocks_ = 0;
   int large_ = 0;
-  Block blocks_of_[kMaxPartRows];
+  Block blocks_of_[kMaxTaskRows];
 };
 
 // The scales and codes of a vector of outputs in its first group.
@@ -227,18 +227,18 @@ VecLines lines_of(const PackedMatrix& weights, std::int64_t first_panel, int vec
 
 // Multiplies few rows. Each code is read once, panels in memory order.
 template <int R, class Lines>
-void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
+void multiply_direct(const MatmulOperands& operands, const MatmulTask& task, const TaskRows& rows,
                      Int8Buffers& buffers) {
   constexpr int V = tile_vecs(R);
   const PackedMatrix& weights = *operands.weights;
-  const int vecs = part.panels * kPanelVecs;
+  const int vecs = task.panels * kPanelVecs;
   const std::int64_t step_groups = kDirectWords * Lines::kWordInputs / weights.format.group;
   const auto multiply = [&]<int kVecs>(std::integral_constant<int, kVecs> /*vectors*/, int vec,
                                        std::int64_t begin, std::int64_t end) HWY_ATTR {
     const std::byte* lines[kVecs];
     const std::byte* scales[kVecs];
     for (int v = 0; v < kVecs; ++v) {
-      const VecLines of = lines_of<Lines>(weights, part.first_panel, vec + v);
+      const VecLines of = lines_of<Lines>(weights, task.first_panel, vec + v);
       scales[v] = of.scales + begin * weights.group_bytes();
       lines[v] = of.codes + begin * weights.group_bytes();
     }
@@ -265,7 +265,7 @@ void multiply_direct(const MatmulOperands& operands, const MatmulPart& part, con
 }
 
 // For many rows, dot instructions unpack codes again for each tile, which costs less than storing
-// the unpacked words. Other units read words that were unpacked once.
+// the unpacked words. Other instruction sets read words that were unpacked once.
 template <class Lines>
 constexpr bool kInPlace = std::is_same_v<Lines, W8Dot> || std::is_same_v<Lines, W4Dot>;
 template <class Lines>
@@ -275,7 +275,7 @@ using ManyLines = std::conditional_t<kInPlace<Lines>, Lines, UnpackedWords<Lines
 struct PanelGroup {
   const std::byte* scales = nullptr;
   const std::byte* lines = nullptr;  // read by ManyLines
-  float* sums = nullptr;             // [rows of the part][32]
+  float* sums = nullptr;             // [rows of the task][32]
   const std::byte* next = nullptr;   // codes to prefetch
   std::int64_t share = 0;            // bytes of them that each block prefetches
 };
@@ -283,7 +283,7 @@ struct PanelGroup {
 // Multiplies blocks of R rows each. One function handles all of them, because a tile takes little
 // longer than a call.
 template <int R, class Lines>
-HWY_NOINLINE void multiply_blocks(const PartRows& rows, const BlockRun& run, std::int64_t group,
+HWY_NOINLINE void multiply_blocks(const TaskRows& rows, const BlockRun& run, std::int64_t group,
                                   const PanelGroup& panel) {
   constexpr int V = std::min(tile_vecs(R), kPanelVecs);
   for (int block = run.begin; block < run.end; ++block) {
@@ -307,10 +307,10 @@ HWY_NOINLINE void multiply_blocks(const PartRows& rows, const BlockRun& run, std
 }
 
 template <class Lines, int... kBefore>
-void multiply_run(const PartRows& rows, const BlockRun& run, std::int64_t group,
+void multiply_run(const TaskRows& rows, const BlockRun& run, std::int64_t group,
                   const PanelGroup& panel,
                   std::integer_sequence<int, kBefore...> /*row counts - 1*/) {
-  using Multiply = void (*)(const PartRows&, const BlockRun&, std::int64_t, const PanelGroup&);
+  using Multiply = void (*)(const TaskRows&, const BlockRun&, std::int64_t, const PanelGroup&);
   static constexpr Multiply kByRows[] = {&multiply_blocks<kBefore + 1, Lines>...};
   if (run.begin < run.end) {
     kByRows[rows.size(run.begin) - 1](rows, run, group, panel);
@@ -320,13 +320,13 @@ void multiply_run(const PartRows& rows, const BlockRun& run, std::int64_t group,
 // Multiplies many rows. Unless codes are read in place, each group of a panel is unpacked once for
 // all rows. Sums are stored as soon as they are complete, while they are in L1.
 template <class Lines>
-void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const PartRows& rows,
+void multiply_many(const MatmulOperands& operands, const MatmulTask& task, const TaskRows& rows,
                    Int8Buffers& buffers) {
   const PackedMatrix& weights = *operands.weights;
   const std::int64_t group_words = weights.format.group / Lines::kWordInputs;
   // As many groups of a panel as keep the rows' words in L2, to read long runs of memory.
   const std::int64_t step_groups = std::max<std::int64_t>(
-      1, std::min(kMaxPartRows * kStepWords / part.rows, 4 * kStepWords) / group_words);
+      1, std::min(kMaxTaskRows * kStepWords / task.rows, 4 * kStepWords) / group_words);
   const std::int64_t share =
       prefetched_bytes<Lines>(weights.format.group, static_cast<int>(rows.blocks()));
   const auto multiply = [&](const BlockRun& run, std::int64_t group, const PanelGroup& of) {
@@ -335,12 +335,12 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
   };
   for (std::int64_t begin = 0; begin < rows.groups(); begin += step_groups) {
     const std::int64_t end = std::min(rows.groups(), begin + step_groups);
-    for (int panel = 0; panel < part.panels; ++panel) {
-      const VecLines first = lines_of<Lines>(weights, part.first_panel, panel * kPanelVecs);
+    for (int panel = 0; panel < task.panels; ++panel) {
+      const VecLines first = lines_of<Lines>(weights, task.first_panel, panel * kPanelVecs);
       for (std::int64_t g = begin; g < end; ++g) {
         PanelGroup of{.scales = first.scales + g * weights.group_bytes(),
                       .lines = first.codes + g * weights.group_bytes(),
-                      .sums = buffers.sums + std::ptrdiff_t{panel} * part.rows * kPanel,
+                      .sums = buffers.sums + std::ptrdiff_t{panel} * task.rows * kPanel,
                       .next = first.codes + (g + kGroupsAhead) * weights.group_bytes(),
                       .share = share};
         if constexpr (!kInPlace<Lines>) {
@@ -353,8 +353,8 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
           continue;
         }
         for (int block = 0; block < rows.blocks(); ++block) {
-          const PanelRows out{part.first_row + rows.begin(block), rows.size(block),
-                              part.first_panel + panel};
+          const PanelRows out{task.first_row + rows.begin(block), rows.size(block),
+                              task.first_panel + panel};
           expect_rows(operands, out);
           multiply({block, block + 1}, g, of);
           finish_rows(operands, out, of.sums + std::ptrdiff_t{rows.begin(block)} * kPanel, kPanel);
@@ -365,29 +365,29 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part, const
 }
 
 template <class Lines>
-void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
+void multiply_task(const MatmulOperands& operands, const MatmulTask& task) {
   Int8Buffers buffers;
-  const PartRows rows(*operands.int8, part, !operands.weights->format.symmetric);
-  if (part.rows == 1) {
-    multiply_direct<1, Lines>(operands, part, rows, buffers);
-    finish_part(operands, part, buffers.sums);
-  } else if (part.rows == 2) {
-    multiply_direct<2, Lines>(operands, part, rows, buffers);
-    finish_part(operands, part, buffers.sums);
+  const TaskRows rows(*operands.int8, task, !operands.weights->format.symmetric);
+  if (task.rows == 1) {
+    multiply_direct<1, Lines>(operands, task, rows, buffers);
+    finish_task(operands, task, buffers.sums);
+  } else if (task.rows == 2) {
+    multiply_direct<2, Lines>(operands, task, rows, buffers);
+    finish_task(operands, task, buffers.sums);
   } else {
-    multiply_many<Lines>(operands, part, rows, buffers);
+    multiply_many<Lines>(operands, task, rows, buffers);
   }
 }
 
-void multiply_int8_here(const MatmulOperands& operands, const MatmulPart& part) {
+void multiply_int8_here(const MatmulOperands& operands, const MatmulTask& task) {
   const Int8Rows& x = *operands.int8;
-  const bool dot = x.unit == MatmulUnit::kDot;
+  const bool dot = x.isa == MatmulIsa::kDot;
   if (x.format.kind == WeightKind::kW4) {
-    dot ? multiply_part<W4Dot>(operands, part) : multiply_part<W4Words>(operands, part);
+    dot ? multiply_task<W4Dot>(operands, task) : multiply_task<W4Words>(operands, task);
   } else if (dot) {
-    multiply_part<W8Dot>(operands, part);
+    multiply_task<W8Dot>(operands, task);
   } else {
-    x.fours() ? multiply_part<W8Sevens>(operands, part) : multiply_part<W8Words>(operands, part);
+    x.fours() ? multiply_task<W8Sevens>(operands, task) : multiply_task<W8Words>(operands, task);
   }
 }
 
@@ -399,9 +399,9 @@ namespace protean::cpu {
 
 HWY_EXPORT(multiply_int8_here);
 
-void multiply_int8(const MatmulOperands& operands, const MatmulPart& part) {
-  check(part.rows <= kMaxPartRows && part.panels <= kMaxPartPanels, "a part fits its buffers");
-  HWY_DYNAMIC_DISPATCH(multiply_int8_here)(operands, part);
+void multiply_int8(const MatmulOperands& operands, const MatmulTask& task) {
+  check(task.rows <= kMaxTaskRows && task.panels <= kMaxTaskPanels, "a task fits its buffers");
+  HWY_DYNAMIC_DISPATCH(multiply_int8_here)(operands, task);
 }
 
 }  // namespace protean::cpu

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "device/cpu/matmul_part.h"
+#include "device/cpu/matmul_task.h"
 
 namespace protean::cpu {
 
-// Computes a part of a product of integers with vectors. operands.int8 is set.
-void multiply_int8(const MatmulOperands& operands, const MatmulPart& part);
+// Computes a task of a product of integers with vectors. operands.int8 is set.
+void multiply_int8(const MatmulOperands& operands, const MatmulTask& task);
 
 }  // namespace protean::cpu

@@ -93,11 +93,11 @@ class Int8Matmul : public EveryTarget {
   }
 
   static std::vector<float> product(Team& team, const RowSource& x, const PackedMatrix& weights,
-                                    const MatmulOptions& options, MatmulUnit unit) {
+                                    const MatmulOptions& options, MatmulIsa isa) {
     const std::int64_t m = std::ssize(x.x) / weights.inputs;
     std::vector<std::byte> memory(static_cast<std::size_t>(arranged_rows_bytes(m, weights.inputs)));
     std::vector<float> out(static_cast<std::size_t>(m * weights.outputs));
-    matmul(team, quantize_rows(team, x, weights, memory, unit), weights, out, options);
+    matmul(team, quantize_rows(team, x, weights, memory, isa), weights, out, options);
     return out;
   }
 
@@ -105,17 +105,17 @@ class Int8Matmul : public EveryTarget {
   // the same bits.
   std::vector<float> product(Team& team, std::span<const float> x, const PackedMatrix& weights,
                              const MatmulOptions& options = {}) {
-    std::vector<float> out = product(team, {.x = x}, weights, options, MatmulUnit::kVector);
-    for (const MatmulUnit unit : {MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
-      if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
+    std::vector<float> out = product(team, {.x = x}, weights, options, MatmulIsa::kVector);
+    for (const MatmulIsa isa : {MatmulIsa::kDot, MatmulIsa::kEmulatedAmx}) {
+      if (isa == MatmulIsa::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
         continue;
       }
-      const std::vector<float> same = product(team, {.x = x}, weights, options, unit);
+      const std::vector<float> same = product(team, {.x = x}, weights, options, isa);
       for (std::size_t i = 0; i < out.size(); ++i) {
         if (std::memcmp(&out[i], &same[i], sizeof(float)) != 0 &&
             !(std::isnan(out[i]) && std::isnan(same[i]))) {
-          ADD_FAILURE() << name_of(weights.format) << " of " << weights.inputs << " inputs, unit "
-                        << static_cast<int>(unit) << " at " << i << ": " << same[i] << ", not "
+          ADD_FAILURE() << name_of(weights.format) << " of " << weights.inputs << " inputs, isa "
+                        << static_cast<int>(isa) << " at " << i << ": " << same[i] << ", not "
                         << out[i];
           return out;
         }
@@ -223,7 +223,7 @@ TEST_P(Int8Matmul, DoesNotOverflow) {
 }
 
 TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
-  constexpr std::int64_t kRows = 280;  // more than the rows of one part
+  constexpr std::int64_t kRows = 280;  // more than the rows of one task
   for (const WeightFormat& format : every_format()) {
     for (const auto& [inputs, outputs] : {std::pair{300, 100}, {1100, 64}, {33, 31}}) {
       const CodedWeights weights = random_weights(format, outputs, inputs);
@@ -232,7 +232,7 @@ TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
       Team one(1);
       for (std::int64_t r = 0; r < kRows; ++r) {
         const auto row = product(one, {.x = std::span(x).subspan(r * inputs, inputs)},
-                                 weights.packed, {}, MatmulUnit::kVector);
+                                 weights.packed, {}, MatmulIsa::kVector);
         alone.insert(alone.end(), row.begin(), row.end());
       }
       std::int64_t first = 0;
@@ -300,12 +300,12 @@ TEST_P(Int8Matmul, NormsWhileReadingGiveTheSameRows) {
       const std::vector<float> norm = random_floats(inputs);
       std::vector<float> normed(x.size());
       rms_norm(team, x, {norm, 1e-5f}, Element::kF32, normed);
-      for (const auto unit : {MatmulUnit::kVector, MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
-        if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
+      for (const auto isa : {MatmulIsa::kVector, MatmulIsa::kDot, MatmulIsa::kEmulatedAmx}) {
+        if (isa == MatmulIsa::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
           continue;
         }
-        EXPECT_EQ(product(team, {.x = x, .norm = {norm, 1e-5f}}, weights.packed, {}, unit),
-                  product(team, {.x = normed}, weights.packed, {}, unit))
+        EXPECT_EQ(product(team, {.x = x, .norm = {norm, 1e-5f}}, weights.packed, {}, isa),
+                  product(team, {.x = normed}, weights.packed, {}, isa))
             << name_of(format) << " norm of " << inputs;
       }
     }
@@ -324,23 +324,23 @@ TEST_P(Int8Matmul, GatedPartsEqualSeparatePasses) {
       const CodedWeights down = random_weights(format, outputs, ffn);
       const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
       Team team(threads);
-      for (const auto unit : {MatmulUnit::kVector, MatmulUnit::kDot, MatmulUnit::kEmulatedAmx}) {
-        if (unit == MatmulUnit::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
+      for (const auto isa : {MatmulIsa::kVector, MatmulIsa::kDot, MatmulIsa::kEmulatedAmx}) {
+        if (isa == MatmulIsa::kDot && GetParam() == HWY_AVX3 && !byte_dot_available()) {
           continue;
         }
-        std::vector<float> of_gate = product(team, {.x = x}, gate.packed, {}, unit);
-        const std::vector<float> of_up = product(team, {.x = x}, up.packed, {}, unit);
+        std::vector<float> of_gate = product(team, {.x = x}, gate.packed, {}, isa);
+        const std::vector<float> of_up = product(team, {.x = x}, up.packed, {}, isa);
         swiglu(team, of_gate, of_up, Element::kF32, of_gate);
         std::vector<std::byte> memory(
             static_cast<std::size_t>(arranged_rows_bytes(m, std::max<std::int64_t>(inputs, ffn))));
         std::vector<std::byte> made(memory.size(), std::byte{0x55});
-        const Int8Rows rows = quantize_rows(team, {.x = x}, gate.packed, memory, unit);
+        const Int8Rows rows = quantize_rows(team, {.x = x}, gate.packed, memory, isa);
         const auto gated = matmul_gated(team, rows, {&gate.packed, &up.packed, &down.packed}, made);
         ASSERT_TRUE(gated.has_value()) << name_of(format) << " rows " << m;
         std::vector<float> out(static_cast<std::size_t>(m * outputs));
         matmul(team, *gated, down.packed, out);
-        EXPECT_EQ(out, product(team, {.x = of_gate}, down.packed, {}, unit))
-            << name_of(format) << " rows " << m << ", unit " << static_cast<int>(unit);
+        EXPECT_EQ(out, product(team, {.x = of_gate}, down.packed, {}, isa))
+            << name_of(format) << " rows " << m << ", isa " << static_cast<int>(isa);
       }
     }
   }
@@ -357,7 +357,7 @@ TEST_P(Int8Matmul, RefusesToGateWhereItDoesNotPay) {
   const auto gates = [&](std::int64_t m, const CodedWeights& of, const WeightFormat& down) {
     const std::vector<float> x = random_floats(m * 70);
     const CodedWeights next = random_weights(down, 40, of.packed.outputs);
-    const Int8Rows rows = quantize_rows(team, {.x = x}, of.packed, memory, MatmulUnit::kVector);
+    const Int8Rows rows = quantize_rows(team, {.x = x}, of.packed, memory, MatmulIsa::kVector);
     return matmul_gated(team, rows, {&of.packed, &of.packed, &next.packed}, made).has_value();
   };
   EXPECT_TRUE(gates(31, wide, w8));
@@ -402,8 +402,8 @@ TEST_P(Int8Matmul, AmxAgreesWithItsEmulation) {
          {std::tuple{1, 1, 1}, {40, 4200, 64}, {300, 300, 200}}) {
       const CodedWeights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
-      EXPECT_EQ(product(team, {.x = x}, weights.packed, {}, MatmulUnit::kAmx),
-                product(team, {.x = x}, weights.packed, {}, MatmulUnit::kEmulatedAmx))
+      EXPECT_EQ(product(team, {.x = x}, weights.packed, {}, MatmulIsa::kAmx),
+                product(team, {.x = x}, weights.packed, {}, MatmulIsa::kEmulatedAmx))
           << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
     }
   }

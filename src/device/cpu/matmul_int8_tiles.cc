@@ -162,11 +162,11 @@ HWY_INLINE void Int8Kernel::scale_groups(const GroupRun& run, int begin, int end
   }
 }
 
-void multiply_int8_tiled_here(const MatmulOperands& operands, const MatmulPart& part,
+void multiply_int8_tiled_here(const MatmulOperands& operands, const MatmulTask& task,
                               bool emulated) {
   with_tiles(emulated, [&](auto& tiles) {
     Int8Kernel kernel(operands);
-    GroupedPart(kernel, operands, part, tiles).multiply();
+    GroupedTask(kernel, operands, task, tiles).multiply();
   });
 }
 
@@ -178,9 +178,9 @@ namespace protean::cpu {
 
 HWY_EXPORT(multiply_int8_tiled_here);
 
-void multiply_int8_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
-  check_tiled(part);
-  HWY_DYNAMIC_DISPATCH(multiply_int8_tiled_here)(operands, part, emulated);
+void multiply_int8_tiled(const MatmulOperands& operands, const MatmulTask& task, bool emulated) {
+  check_tiled(task);
+  HWY_DYNAMIC_DISPATCH(multiply_int8_tiled_here)(operands, task, emulated);
 }
 
 }  // namespace protean::cpu

@@ -31,8 +31,8 @@ inline void pair_inputs(const float* x, std::int64_t count, std::uint32_t* words
       std::fill(std::copy_n(from, count - i, rest), std::end(rest), 0.0f);
       from = rest;
     }
-    for (int k = 0; k < kInputBlock; k += kUnit) {
-      const Unit pair = load_sums<std::uint16_t>(from + k);
+    for (int k = 0; k < kInputBlock; k += kTwoVecs) {
+      const TwoVecs pair = load_sums<std::uint16_t>(from + k);
       const Words d;
       hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(d, pair.a)), hn::BitCast(d, pair.b)), d,
                  words + k / 2);
@@ -67,11 +67,11 @@ inline void arrange_tiles(const MatmulRows& all, std::int64_t first, int rows, s
     const float* const from = all.x + (first + row) * all.inputs;
     for (std::int64_t begin = 0; begin < all.inputs; begin += kTileInputs) {
       std::uint16_t* const halves_of_row = tile_at(begin) + std::ptrdiff_t{row} * kTileInputs;
-      alignas(64) float part[kTileInputs];
+      alignas(64) float padded[kTileInputs];
       const float* source = from + begin;
       if (const std::int64_t left = all.inputs - begin; left < kTileInputs) {
-        std::fill(std::copy_n(source, left, part), std::end(part), 0.0f);
-        source = part;
+        std::fill(std::copy_n(source, left, padded), std::end(padded), 0.0f);
+        source = padded;
       }
       for (int i = 0; i < kTileInputs; i += kLanes) {
         const auto bits = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(source + i));
@@ -125,30 +125,29 @@ constexpr std::int64_t kMaxSingleRows = 2;
 // AMX multiplies any number of rows, even one: its sums have another order than those of vectors,
 // and the bits of a row must not depend on the batch. That costs nothing, as few rows wait for
 // memory.
-MatmulUnit unit_for(const WeightFormat& format, MatmulUnit wanted) {
+MatmulIsa isa_for(const WeightFormat& format, MatmulIsa wanted) {
   if (format.kind == WeightKind::kF32) {
-    return MatmulUnit::kVector;
+    return MatmulIsa::kVector;
   }
-  return wanted == MatmulUnit::kBest ? best_unit() : wanted;
+  return wanted == MatmulIsa::kBest ? best_isa() : wanted;
 }
 
 }  // namespace
 
 MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
-                        std::span<std::byte> memory, MatmulUnit unit) {
+                        std::span<std::byte> memory, MatmulIsa isa) {
   check(!weights.format.int8_inputs(), "weights with int8_inputs() are multiplied with Int8Rows");
   const std::int64_t count = std::ssize(x) / weights.inputs;
   check(std::ssize(x) == count * weights.inputs, "x is not rows of the matrix's inputs");
   MatmulRows rows{.x = x.data(),
                   .inputs = weights.inputs,
-                  .unit = unit_for(weights.format, unit),
+                  .isa = isa_for(weights.format, isa),
                   .blocks = {.rows = count}};
-  rows.blocks.tiled = has_tiles(rows.unit);
+  rows.blocks.tiled = has_tiles(rows.isa);
   const std::int64_t most =
       rows.blocks.tiled ? kTileRows16 : HWY_DYNAMIC_DISPATCH(float_tile_rows)();
   rows.blocks.count = ceil_div(count, most);
-  if (rows.unit == MatmulUnit::kVector ||
-      (rows.unit == MatmulUnit::kDot && count <= kMaxSingleRows)) {
+  if (rows.isa == MatmulIsa::kVector || (rows.isa == MatmulIsa::kDot && count <= kMaxSingleRows)) {
     return rows;
   }
   check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs),

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "device/cpu/matmul_unit.h"
+#include "device/cpu/matmul_isa.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/row_blocks.h"
 #include "device/cpu/team.h"
@@ -13,12 +13,12 @@
 
 namespace protean::cpu {
 
-// Activations for weights without int8_inputs(), arranged once for all parts and all matrices that
+// Activations for weights without int8_inputs(), arranged once for all tasks and all matrices that
 // are multiplied with them. Does not own its memory.
 struct MatmulRows {
   const float* x = nullptr;  // [rows][inputs]
   std::int64_t inputs = 0;
-  MatmulUnit unit = MatmulUnit::kVector;  // not kBest
+  MatmulIsa isa = MatmulIsa::kVector;  // not kBest
   RowBlocks blocks;
   // stored_rows() * row_words() words of two bf16, padded with zeros. Each block is [word][row] for
   // vectors. For AMX each chunk of inputs is [tile of rows][step][row][64 bytes]: tiles that are
@@ -53,6 +53,6 @@ struct MatmulRows {
 // Unless the weights are f32, the rows must be rounded to bf16 (round_to). `memory` has at least
 // arranged_rows_bytes(); products are faster if it begins at a cache line.
 MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
-                        std::span<std::byte> memory, MatmulUnit unit = MatmulUnit::kBest);
+                        std::span<std::byte> memory, MatmulIsa isa = MatmulIsa::kBest);
 
 }  // namespace protean::cpu

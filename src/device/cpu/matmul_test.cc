@@ -50,12 +50,12 @@ struct Weights {
   float largest = 0;  // largest of `rows`, if quantised
 };
 
-// Rows arranged for a unit, with their memory.
+// Rows arranged for an instruction set, with their memory.
 struct Arranged {
-  Arranged(Team& team, std::span<const float> x, const PackedMatrix& weights, MatmulUnit unit)
+  Arranged(Team& team, std::span<const float> x, const PackedMatrix& weights, MatmulIsa isa)
       : memory(static_cast<std::size_t>(
             arranged_rows_bytes(std::ssize(x) / weights.inputs, weights.inputs))),
-        rows(arrange_rows(team, x, weights, memory, unit)) {}
+        rows(arrange_rows(team, x, weights, memory, isa)) {}
 
   std::vector<std::byte> memory;
   MatmulRows rows;
@@ -201,7 +201,7 @@ TEST_P(Matmul, AgreesWithDoublePrecision) {
       for (const bool more : {false, true}) {  // with bias and accumulation
         std::vector<float> out = before;
         out.push_back(12345.0f);  // must not change
-        matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kVector).rows, weights.packed,
+        matmul(team, Arranged(team, x, weights.packed, MatmulIsa::kVector).rows, weights.packed,
                std::span(out).first(out.size() - 1),
                {.bias = more ? bias.data() : nullptr, .accumulate = more});
         EXPECT_EQ(out.back(), 12345.0f);
@@ -242,13 +242,13 @@ TEST_P(Matmul, IsOneChainOfAdditionsInOrder) {
       expected[r * outputs + o] += sum + bias[o];
     }
   }
-  matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kVector).rows, weights.packed, out,
+  matmul(team, Arranged(team, x, weights.packed, MatmulIsa::kVector).rows, weights.packed, out,
          {.bias = bias.data(), .accumulate = true});
   EXPECT_EQ(out, expected);
 }
 
 TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
-  constexpr std::int64_t kRows = 280;  // more than the rows of one part
+  constexpr std::int64_t kRows = 280;  // more than the rows of one task
   for (const WeightFormat& format : every_format()) {
     if (format.quantized() && format.symmetric != (format.group == 64)) {
       continue;  // tries every kind, group and symmetry, but not all combinations
@@ -258,12 +258,12 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
       const std::vector<float> x = random_rows(format.inputs(), kRows * inputs);
       const std::vector<float> bias = random_floats(outputs);
       const MatmulOptions options{.bias = bias.data()};
-      const MatmulUnit unit = bf16_dot_pays() ? MatmulUnit::kDot : MatmulUnit::kVector;
+      const MatmulIsa isa = bf16_dot_pays() ? MatmulIsa::kDot : MatmulIsa::kVector;
       std::vector<float> alone(kRows * outputs);
       Team one(1);
       for (std::int64_t r = 0; r < kRows; ++r) {
         const auto row = std::span(x).subspan(r * inputs, inputs);
-        matmul(one, Arranged(one, row, weights.packed, unit).rows, weights.packed,
+        matmul(one, Arranged(one, row, weights.packed, isa).rows, weights.packed,
                std::span(alone).subspan(r * outputs, outputs), options);
       }
       std::vector<std::int64_t> batches = {kRows};
@@ -278,7 +278,7 @@ TEST_P(Matmul, GivesARowTheSameBitsInAnyBatch) {
           first = m == kRows ? 0 : (first + 41) % (kRows - m);
           std::vector<float> out(m * outputs);
           const auto rows = std::span(x).subspan(first * inputs, m * inputs);
-          matmul(team, Arranged(team, rows, weights.packed, unit).rows, weights.packed, out,
+          matmul(team, Arranged(team, rows, weights.packed, isa).rows, weights.packed, out,
                  options);
           ASSERT_EQ(
               std::memcmp(out.data(), alone.data() + first * outputs, out.size() * sizeof(float)),
@@ -308,9 +308,9 @@ TEST_P(Matmul, HasTheSameBitsWithDotInstructions) {
       round_to(format.inputs(), x);
       Team team(2);
       std::vector<float> out(m * outputs), expected(m * outputs);
-      matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kVector).rows, weights.packed,
+      matmul(team, Arranged(team, x, weights.packed, MatmulIsa::kVector).rows, weights.packed,
              expected);
-      matmul(team, Arranged(team, x, weights.packed, MatmulUnit::kDot).rows, weights.packed, out);
+      matmul(team, Arranged(team, x, weights.packed, MatmulIsa::kDot).rows, weights.packed, out);
       ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0)
           << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
     }
@@ -395,20 +395,20 @@ class TiledMatmul : public Matmul {
     return out;
   }
 
-  static std::vector<MatmulUnit> units() {
-    std::vector<MatmulUnit> units = {MatmulUnit::kEmulatedAmx};
+  static std::vector<MatmulIsa> isas() {
+    std::vector<MatmulIsa> isas = {MatmulIsa::kEmulatedAmx};
     if (amx_promised()) {
-      units.push_back(MatmulUnit::kAmx);
+      isas.push_back(MatmulIsa::kAmx);
     }
-    return units;
+    return isas;
   }
 
   static std::vector<float> product(std::span<const float> x, const Weights& weights, int threads,
-                                    MatmulUnit unit = MatmulUnit::kEmulatedAmx) {
+                                    MatmulIsa isa = MatmulIsa::kEmulatedAmx) {
     Team team(threads);
     const std::int64_t m = std::ssize(x) / weights.packed.inputs;
     std::vector<float> out(static_cast<std::size_t>(m * weights.packed.outputs));
-    matmul(team, Arranged(team, x, weights.packed, unit).rows, weights.packed, out);
+    matmul(team, Arranged(team, x, weights.packed, isa).rows, weights.packed, out);
     return out;
   }
 };
@@ -455,7 +455,7 @@ TEST_P(TiledMatmul, AgreesWithDoublePrecision) {
 }
 
 TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
-  constexpr std::int64_t kRows = 300;  // more than the rows of one part
+  constexpr std::int64_t kRows = 300;  // more than the rows of one task
   const WeightFormat formats[] = {kBf16,
                                   kTwoOfFour,
                                   {.kind = WeightKind::kW8, .group = 128},
@@ -465,15 +465,15 @@ TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
     for (const auto& [inputs, outputs] : {std::pair{70, 33}, {600, 20}}) {
       const Weights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_rows(Element::kBf16, kRows * inputs);
-      for (const MatmulUnit unit : units()) {
-        const std::vector<float> all = product(x, weights, 2, unit);
+      for (const MatmulIsa isa : isas()) {
+        const std::vector<float> all = product(x, weights, 2, isa);
         std::int64_t first = 0;
         for (const std::int64_t m : {1, 2, 15, 16, 17, 31, 32, 33, 63, 130}) {
           first = (first + 41) % (kRows - m);
-          const auto part =
-              product(std::span(x).subspan(first * inputs, m * inputs), weights, 1 + m % 2, unit);
+          const auto some =
+              product(std::span(x).subspan(first * inputs, m * inputs), weights, 1 + m % 2, isa);
           ASSERT_EQ(
-              std::memcmp(part.data(), all.data() + first * outputs, part.size() * sizeof(float)),
+              std::memcmp(some.data(), all.data() + first * outputs, some.size() * sizeof(float)),
               0)
               << name_of(format) << " m " << m << " inputs " << inputs;
         }
@@ -495,23 +495,23 @@ TEST_P(TiledMatmul, TwoOfFourHasTheBitsOfBf16) {
                  static_cast<int>(std::min<std::int64_t>(PackedMatrix::kPanel, outputs - first)));
     }
     const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
-    std::vector<MatmulUnit> all = units();
-    all.insert(all.end(), {MatmulUnit::kVector, MatmulUnit::kDot});
-    for (const MatmulUnit unit : all) {
-      EXPECT_EQ(product(x, sparse, 2, unit), product(x, dense, 2, unit)) << m;
+    std::vector<MatmulIsa> all = isas();
+    all.insert(all.end(), {MatmulIsa::kVector, MatmulIsa::kDot});
+    for (const MatmulIsa isa : all) {
+      EXPECT_EQ(product(x, sparse, 2, isa), product(x, dense, 2, isa)) << m;
     }
   }
 }
 
-// A part of 256 rows keeps the sums of all its panels from one chunk of inputs to the next.
+// A task of 256 rows keeps the sums of all its panels from one chunk of inputs to the next.
 TEST_P(TiledMatmul, CutsInputsIntoChunks) {
   constexpr std::int64_t kRows = 256, kInputs = 2100, kOutputs = 288;
   const Weights weights = random_weights(kBf16, kOutputs, kInputs);
   const std::vector<float> x = random_rows(Element::kBf16, kRows * kInputs);
-  for (const MatmulUnit unit : units()) {
-    const std::vector<float> all = product(x, weights, 1, unit);
+  for (const MatmulIsa isa : isas()) {
+    const std::vector<float> all = product(x, weights, 1, isa);
     for (const std::int64_t row : {0, 101, 255}) {
-      const auto alone = product(std::span(x).subspan(row * kInputs, kInputs), weights, 1, unit);
+      const auto alone = product(std::span(x).subspan(row * kInputs, kInputs), weights, 1, isa);
       ASSERT_EQ(std::memcmp(alone.data(), all.data() + row * kOutputs, kOutputs * sizeof(float)), 0)
           << "row " << row;
     }
@@ -526,7 +526,7 @@ TEST_P(TiledMatmul, StreamsLargeOutputs) {
     const Weights weights = random_weights(format, kOutputs, kInputs);
     const std::vector<float> x = random_rows(Element::kBf16, kRows * kInputs);
     const std::vector<float> bias = random_floats(kOutputs);
-    const Arranged rows(team, x, weights.packed, MatmulUnit::kEmulatedAmx);
+    const Arranged rows(team, x, weights.packed, MatmulIsa::kEmulatedAmx);
     const Region memory =
         Region::map((2 * kRows * kOutputs + 1) * std::int64_t{sizeof(float)}).value();
     auto* const begin = reinterpret_cast<float*>(memory.data());
@@ -551,7 +551,7 @@ TEST_P(TiledMatmul, AmxAgreesWithItsEmulation) {
       const Weights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_rows(Element::kBf16, m * inputs);
       // The processor may add the products of an instruction in another order.
-      const std::vector<float> out = product(x, weights, 2, MatmulUnit::kAmx);
+      const std::vector<float> out = product(x, weights, 2, MatmulIsa::kAmx);
       const std::vector<float> emulated = product(x, weights, 2);
       for (std::int64_t i = 0; i < m * outputs; ++i) {
         ASSERT_NEAR(out[i], emulated[i],

@@ -10,7 +10,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
 #include "device/cpu/finish-inl.h"
-#include "device/cpu/tile_part-inl.h"
+#include "device/cpu/task_weights-inl.h"
 #include "device/cpu/tile_products-inl.h"
 #include "device/cpu/weight_lines-inl.h"
 #include "hwy/highway.h"
@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace protean::cpu::HWY_NAMESPACE {
 
-// Steps whose weights of a panel stay in L1 while all rows of the part are multiplied with them.
+// Steps whose weights of a panel stay in L1 while all rows of the task are multiplied with them.
 constexpr std::int64_t kRunSteps = MatmulRows::kTileChunk / kTileInputs;
 // Distance of prefetches for each block of rows.
 constexpr std::int64_t kWeightsAheadBytes = 8192;
@@ -30,7 +30,7 @@ std::int64_t stored_step_bytes(const PackedMatrix& weights) {
   return kTileInputs * kPanel * weights.format.bits() / 8;
 }
 
-// Buffers of a part: half a MiB of stack.
+// Buffers of a task: half a MiB of stack.
 struct TiledBuffers {
   alignas(64) std::uint32_t unpacked[kRunSteps * kPanelStepBytes / 4];  // of 2:4 weights
   alignas(64) float sums[kMaxTiledPanels * kMaxTiledRows * kPanel];     // [panel][row][32]
@@ -38,7 +38,7 @@ struct TiledBuffers {
 
 // Steps [first, end) of a panel; at most kRunSteps.
 struct TiledRun {
-  int panel = 0;  // counted from the first panel of the part
+  int panel = 0;  // counted from the first panel of the task
   std::int64_t first = 0;
   std::int64_t end = 0;
 };
@@ -57,14 +57,14 @@ struct TiledBlock {
 };
 
 template <class Tiles>
-class TiledPart {
+class TiledTask {
  public:
-  TiledPart(const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles)
+  TiledTask(const MatmulOperands& operands, const MatmulTask& task, Tiles& tiles)
       : operands_(operands),
         x_(*operands.x),
-        part_(part),
+        task_(task),
         tiles_(tiles),
-        weights_(weights_of(operands, part)),
+        weights_(weights_of(operands, task)),
         sparse_(operands.weights->format.kind == WeightKind::kTwoOfFour),
         ahead_(weights_, weights_.group_bytes, blocks(),
                sparse_ ? kSparseAheadBytes : kWeightsAheadBytes) {}
@@ -85,16 +85,16 @@ class TiledPart {
   }
 
  private:
-  static PartWeights weights_of(const MatmulOperands& operands, const MatmulPart& part) {
+  static TaskWeights weights_of(const MatmulOperands& operands, const MatmulTask& task) {
     const PackedMatrix& weights = *operands.weights;
-    return {.data = weights.data + part.first_panel * weights.panel_bytes(),
+    return {.data = weights.data + task.first_panel * weights.panel_bytes(),
             .panel_bytes = weights.panel_bytes(),
-            .panels = part.panels,
+            .panels = task.panels,
             .group_bytes = stored_step_bytes(weights),
             .groups = weights.padded_inputs() / kTileInputs,
-            .chunk = chunk_groups(part.rows, kTileBytes, kRunSteps)};
+            .chunk = chunk_groups(task.rows, kTileBytes, kRunSteps)};
   }
-  std::int64_t blocks() const { return ceil_div(part_.rows, kTileBlockRows); }
+  std::int64_t blocks() const { return ceil_div(task_.rows, kTileBlockRows); }
 
   // Returns the sums of a panel and row. Panels have their own sums only if inputs are cut into
   // chunks.
@@ -117,15 +117,15 @@ class TiledPart {
   void multiply_run(const TiledRun& run) {
     const std::int64_t input = run.first * kTileInputs;
     TileSteps from{
-        .x = reinterpret_cast<const std::byte*>(x_.words) + x_.tile_offset(part_.first_row, input),
+        .x = reinterpret_cast<const std::byte*>(x_.words) + x_.tile_offset(task_.first_row, input),
         .x_stride = x_.tile_stride(input),
         .weights = steps_of(run),
         .steps = run.end - run.first};
     // The sums of a single block stay in tiles from run to run.
     const bool stays = blocks() == 1 && run.first % weights_.chunk != 0;
-    for (int row = 0; row < part_.rows; row += kTileBlockRows) {
-      const TiledBlock block{{part_.first_row + row, std::min(kTileBlockRows, part_.rows - row),
-                              part_.first_panel + run.panel},
+    for (int row = 0; row < task_.rows; row += kTileBlockRows) {
+      const TiledBlock block{{task_.first_row + row, std::min(kTileBlockRows, task_.rows - row),
+                              task_.first_panel + run.panel},
                              sums(run.panel, row),
                              run.end == weights_.groups};
       block.two() ? multiply_block<true>(from, block, run.first > 0, stays)
@@ -204,9 +204,9 @@ class TiledPart {
 
   const MatmulOperands& operands_;
   const MatmulRows& x_;
-  const MatmulPart& part_;
+  const MatmulTask& task_;
   Tiles& tiles_;
-  const PartWeights weights_;
+  const TaskWeights weights_;
   const bool sparse_;
   WeightsAhead ahead_;
   TiledBlock in_tiles_;
@@ -214,8 +214,8 @@ class TiledPart {
   TiledBuffers buffers_;
 };
 
-void multiply_tiled_here(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
-  with_tiles(emulated, [&](auto& tiles) { TiledPart(operands, part, tiles).multiply(); });
+void multiply_tiled_here(const MatmulOperands& operands, const MatmulTask& task, bool emulated) {
+  with_tiles(emulated, [&](auto& tiles) { TiledTask(operands, task, tiles).multiply(); });
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE
@@ -226,12 +226,12 @@ namespace protean::cpu {
 
 HWY_EXPORT(multiply_tiled_here);
 
-void multiply_tiled(const MatmulOperands& operands, const MatmulPart& part, bool emulated) {
+void multiply_tiled(const MatmulOperands& operands, const MatmulTask& task, bool emulated) {
   check(operands.weights->format.kind == WeightKind::kBf16 ||
             operands.weights->format.kind == WeightKind::kTwoOfFour,
         "codes have a product of their own");
-  check_tiled(part);
-  HWY_DYNAMIC_DISPATCH(multiply_tiled_here)(operands, part, emulated);
+  check_tiled(task);
+  HWY_DYNAMIC_DISPATCH(multiply_tiled_here)(operands, task, emulated);
 }
 
 }  // namespace protean::cpu

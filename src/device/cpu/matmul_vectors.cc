@@ -28,8 +28,8 @@ static_assert(kTileRows <= kMaxVectorRows);
 constexpr std::int64_t kChunk = 256;
 constexpr std::int64_t kSingleTileChunk = 1024;
 constexpr std::int64_t kFewRowsInputs = 16384;  // the same for few rows, over all of them
-static_assert(kChunk * kMaxPartRows >= kSingleTileChunk * kMaxVectorRows &&
-                  kChunk * kMaxPartRows >= kFewRowsInputs,
+static_assert(kChunk * kMaxTaskRows >= kSingleTileChunk * kMaxVectorRows &&
+                  kChunk * kMaxTaskRows >= kFewRowsInputs,
               "one buffer serves both");
 // Up to this many rows read codes straight from the panel. For more it is faster to unpack them
 // first.
@@ -48,7 +48,7 @@ constexpr int tile_vecs(int rows) {
 // within one group, and the sums to which products are added. x_sums are the sums of the rows'
 // inputs.
 template <class Math>
-struct TileTask {
+struct TileProduct {
   const typename Math::X* x = nullptr;
   const float* x_sums = nullptr;  // only if weights have offsets
   std::int64_t inputs = 0;
@@ -91,7 +91,7 @@ HWY_INLINE void multiply_steps(const typename Math::X* x, const std::byte* const
 
 // Multiplies R rows with V vectors of outputs. If kScaled, scales the sums over codes at the end.
 template <class Math, int R, int V, class Lines, bool kScaled>
-HWY_NOINLINE void multiply_tile(const TileTask<Math>& task, const std::byte* const* lines,
+HWY_NOINLINE void multiply_tile(const TileProduct<Math>& product, const std::byte* const* lines,
                                 const std::byte* const* scales) {
   const Floats floats;
   Vec tile[R][V];
@@ -102,12 +102,12 @@ HWY_NOINLINE void multiply_tile(const TileTask<Math>& task, const std::byte* con
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
       tile[r][v] = kScaled ? hn::Zero(floats)
-                           : hn::LoadU(floats, task.sums + r * task.row_stride + v * kLanes);
+                           : hn::LoadU(floats, product.sums + r * product.row_stride + v * kLanes);
     }
   }
   constexpr int kSteps = Lines::kInputs / Math::kInputs;
-  const typename Math::X* x = task.x;
-  for (std::int64_t i = 0; i < task.inputs; i += Lines::kInputs) {
+  const typename Math::X* x = product.x;
+  for (std::int64_t i = 0; i < product.inputs; i += Lines::kInputs) {
     multiply_steps<Math, R, V, Lines>(x, line, tile, std::make_integer_sequence<int, kSteps>());
     x += R * kSteps;
     HWY_UNROLL(16)
@@ -123,13 +123,13 @@ HWY_NOINLINE void multiply_tile(const TileTask<Math>& task, const std::byte* con
     [[maybe_unused]] const Vec scale = kScaled ? load_scales(scales[v]) : hn::Zero(floats);
     HWY_UNROLL(16)
     for (int r = 0; r < R; ++r) {
-      float* const to = task.sums + r * task.row_stride + v * kLanes;
+      float* const to = product.sums + r * product.row_stride + v * kLanes;
       Vec sum = tile[r][v];
       if constexpr (kScaled) {
         sum = hn::MulAdd(scale, sum, hn::LoadU(floats, to));
-        if (task.x_sums != nullptr) {
+        if (product.x_sums != nullptr) {
           const Vec offset = load_scales(scales[v] + std::ptrdiff_t{kPanel} * 2);
-          sum = hn::MulAdd(offset, hn::Set(floats, task.x_sums[r]), sum);
+          sum = hn::MulAdd(offset, hn::Set(floats, product.x_sums[r]), sum);
         }
       }
       hn::StoreU(sum, floats, to);
@@ -144,10 +144,10 @@ struct Chunk {
   std::int64_t group_bytes = 0;
   std::int64_t scale_bytes = 0;
   std::int64_t panel_bytes = 0;
-  const std::byte* panels = nullptr;  // first group of the chunk in the first panel of the part
+  const std::byte* panels = nullptr;  // first group of the chunk in the first panel of the task
 };
 
-// Some rows of a part and one chunk of inputs, read straight from the panels.
+// Some rows of a task and one chunk of inputs, read straight from the panels.
 template <class Math>
 struct Strip {
   const typename Math::X* x = nullptr;  // interleaved
@@ -168,13 +168,13 @@ void multiply_vecs(const Strip<Math>& strip, int first_vec) {
     scales[v] = panel + std::ptrdiff_t{output} * 2;
     lines[v] = panel + chunk.scale_bytes + std::ptrdiff_t{output} * Lines::kOutputBytes;
   }
-  TileTask<Math> task{strip.x, strip.x_sums, 0, strip.sums + first_vec * kLanes,
-                      std::int64_t{strip.vecs} * kLanes};
+  TileProduct<Math> product{strip.x, strip.x_sums, 0, strip.sums + first_vec * kLanes,
+                            std::int64_t{strip.vecs} * kLanes};
   for (std::int64_t first = 0; first < chunk.inputs; first += chunk.group_inputs) {
-    task.inputs = std::min(chunk.group_inputs, chunk.inputs - first);
-    multiply_tile<Math, R, V, Lines, kScaled>(task, lines, scales);
-    task.x += R * task.inputs / Math::kInputs;
-    task.x_sums += task.x_sums == nullptr ? 0 : R;
+    product.inputs = std::min(chunk.group_inputs, chunk.inputs - first);
+    multiply_tile<Math, R, V, Lines, kScaled>(product, lines, scales);
+    product.x += R * product.inputs / Math::kInputs;
+    product.x_sums += product.x_sums == nullptr ? 0 : R;
     for (int v = 0; v < V; ++v) {
       lines[v] += chunk.group_bytes;
       scales[v] += chunk.group_bytes;
@@ -194,10 +194,10 @@ void multiply_strip(const Strip<Math>& strip) {
   }
 }
 
-// Some rows of a part and one group of one panel, unpacked to `lines`.
+// Some rows of a task and one group of one panel, unpacked to `lines`.
 template <class Math>
 struct Block {
-  TileTask<Math> task;
+  TileProduct<Math> product;
   const std::byte* lines = nullptr;
   const std::byte* scales = nullptr;
 };
@@ -205,7 +205,7 @@ struct Block {
 template <class Math, int R, class Lines, bool kScaled>
 void multiply_block(const Block<Math>& block) {
   constexpr int V = std::min(tile_vecs(R), kPanelVecs);
-  TileTask<Math> task = block.task;
+  TileProduct<Math> product = block.product;
   for (int vec = 0; vec < kPanelVecs; vec += V) {
     const std::byte* lines[V];
     const std::byte* scales[V];
@@ -213,29 +213,29 @@ void multiply_block(const Block<Math>& block) {
       lines[v] = block.lines + std::ptrdiff_t{vec + v} * kLanes * Lines::kOutputBytes;
       scales[v] = block.scales + std::ptrdiff_t{vec + v} * kLanes * 2;
     }
-    task.sums = block.task.sums + vec * kLanes;
-    multiply_tile<Math, R, V, Lines, kScaled>(task, lines, scales);
+    product.sums = block.product.sums + vec * kLanes;
+    multiply_tile<Math, R, V, Lines, kScaled>(product, lines, scales);
   }
 }
 
-// Buffers of a part: half a MiB of stack. Pairs are already arranged and need no `x`.
+// Buffers of a task: half a MiB of stack. Pairs are already arranged and need no `x`.
 template <class Math>
-struct PartBuffers {
-  alignas(64) float sums[kMaxPartRows * kMaxPartPanels * kPanel];
-  alignas(64) float x[std::is_same_v<Math, Singles> ? kMaxPartRows * kChunk : 1];
-  alignas(64) float x_sums[kSingleTileChunk / PackedMatrix::kInputBlock * kMaxPartRows];
+struct TaskBuffers {
+  alignas(64) float sums[kMaxTaskRows * kMaxTaskPanels * kPanel];
+  alignas(64) float x[std::is_same_v<Math, Singles> ? kMaxTaskRows * kChunk : 1];
+  alignas(64) float x_sums[kSingleTileChunk / PackedMatrix::kInputBlock * kMaxTaskRows];
   alignas(64) typename Math::X lines[kChunk * kPanel / Math::kInputs];
 };
 
-// Divides the rows of a part into tiles, which are blocks of rows.
-class PartTiles {
+// Divides the rows of a task into tiles, which are blocks of rows.
+class TaskTiles {
  public:
-  PartTiles(const RowBlocks& blocks, const MatmulPart& part) {
-    const std::int64_t first = blocks.at(part.first_row);
+  TaskTiles(const RowBlocks& blocks, const MatmulTask& task) {
+    const std::int64_t first = blocks.at(task.first_row);
     begins_[0] = 0;
-    while (begins_[count_] < part.rows) {
+    while (begins_[count_] < task.rows) {
       ++count_;
-      begins_[count_] = static_cast<int>(blocks.begin(first + count_) - part.first_row);
+      begins_[count_] = static_cast<int>(blocks.begin(first + count_) - task.first_row);
     }
   }
 
@@ -245,17 +245,17 @@ class PartTiles {
 
  private:
   int count_ = 0;
-  int begins_[kMaxPartRows + 1];
+  int begins_[kMaxTaskRows + 1];
 };
 
-// The inputs of a part from `first` on. Those of each tile are interleaved as [step][row].
+// The inputs of a task from `first` on. Those of each tile are interleaved as [step][row].
 template <class Math>
 struct TileInputs {
   const typename Math::X* x = nullptr;
   std::int64_t row_steps = 0;
   std::int64_t first = 0;
 
-  const typename Math::X* at(const PartTiles& tiles, int tile, std::int64_t input) const {
+  const typename Math::X* at(const TaskTiles& tiles, int tile, std::int64_t input) const {
     return x + tiles.begin(tile) * row_steps + (input - first) / Math::kInputs * tiles.size(tile);
   }
 };
@@ -266,12 +266,12 @@ struct InputRange {
 };
 
 // Interleaves the inputs of row-major rows into `to`, tile by tile, padded with zeros.
-inline TileInputs<Singles> interleave(const MatmulOperands& operands, const MatmulPart& part,
-                                      const PartTiles& tiles, const InputRange& range, float* to) {
+inline TileInputs<Singles> interleave(const MatmulOperands& operands, const MatmulTask& task,
+                                      const TaskTiles& tiles, const InputRange& range, float* to) {
   const std::int64_t stride = operands.x->inputs;
   const std::int64_t padded = range.end - range.first;
   const std::int64_t count = std::min(range.end, stride) - range.first;
-  const float* const x = operands.x->x + part.first_row * stride + range.first;
+  const float* const x = operands.x->x + task.first_row * stride + range.first;
   for (int tile = 0; tile < tiles.count(); ++tile) {
     const int rows = tiles.size(tile);
     float* const of_tile = to + tiles.begin(tile) * padded;
@@ -282,25 +282,25 @@ inline TileInputs<Singles> interleave(const MatmulOperands& operands, const Matm
 }
 
 template <class Math>
-TileInputs<Math> inputs_of(const MatmulOperands& operands, const MatmulPart& part,
-                           const PartTiles& tiles, const InputRange& range,
-                           PartBuffers<Math>& buffers) {
+TileInputs<Math> inputs_of(const MatmulOperands& operands, const MatmulTask& task,
+                           const TaskTiles& tiles, const InputRange& range,
+                           TaskBuffers<Math>& buffers) {
   if constexpr (std::is_same_v<Math, Singles>) {
-    return interleave(operands, part, tiles, range, buffers.x);
+    return interleave(operands, task, tiles, range, buffers.x);
   } else {
     const MatmulRows& x = *operands.x;
-    return {x.words + part.first_row * x.row_words(), x.row_words(), 0};
+    return {x.words + task.first_row * x.row_words(), x.row_words(), 0};
   }
 }
 
 // Computes the sums of each group of inputs, [groups][rows].
-inline void sum_groups(const MatmulOperands& operands, const MatmulPart& part,
+inline void sum_groups(const MatmulOperands& operands, const MatmulTask& task,
                        const InputRange& range, float* sums) {
   const std::int64_t inputs = operands.x->inputs;
   const std::int64_t group = operands.weights->format.group;
-  const float* const x = operands.x->x + part.first_row * inputs;
+  const float* const x = operands.x->x + task.first_row * inputs;
   for (std::int64_t from = range.first; from < std::min(range.end, inputs); from += group) {
-    for (int r = 0; r < part.rows; ++r) {
+    for (int r = 0; r < task.rows; ++r) {
       *sums++ = sum_inputs(x + r * inputs + from, std::min(group, inputs - from));
     }
   }
@@ -352,31 +352,31 @@ constexpr std::int64_t few_rows_chunk(int rows) {
 
 // Multiplies few rows, which are one tile. Each weight is read once, in memory order.
 template <class Math, class Lines, bool kScaled, int kMaxRows>
-void multiply_few(const MatmulOperands& operands, const MatmulPart& part,
-                  PartBuffers<Math>& buffers) {
+void multiply_few(const MatmulOperands& operands, const MatmulTask& task,
+                  TaskBuffers<Math>& buffers) {
   const PackedMatrix& weights = *operands.weights;
-  const PartTiles tile(operands.x->blocks, part);
+  const TaskTiles tile(operands.x->blocks, task);
   check(tile.count() == 1, "so few rows are one tile");
   const std::int64_t padded = weights.padded_inputs();
   const bool offsets = has_offsets(weights.format);
   const bool direct =
-      std::is_same_v<Math, Singles> && part.rows == 1 && padded == weights.inputs && !offsets;
-  const std::int64_t step = direct ? padded : few_rows_chunk(part.rows);
+      std::is_same_v<Math, Singles> && task.rows == 1 && padded == weights.inputs && !offsets;
+  const std::int64_t step = direct ? padded : few_rows_chunk(task.rows);
   for (std::int64_t first = 0; first < padded; first += step) {
     const InputRange range{first, std::min(first + step, padded)};
-    const Chunk chunk = chunk_at(weights, part.first_panel, first, range.end - first);
+    const Chunk chunk = chunk_at(weights, task.first_panel, first, range.end - first);
     if (offsets) {
-      sum_groups(operands, part, range, buffers.x_sums);
+      sum_groups(operands, task, range, buffers.x_sums);
     }
-    Strip<Math> strip{nullptr, offsets ? buffers.x_sums : nullptr, &chunk, part.panels * kPanelVecs,
+    Strip<Math> strip{nullptr, offsets ? buffers.x_sums : nullptr, &chunk, task.panels * kPanelVecs,
                       buffers.sums};
     if constexpr (std::is_same_v<Math, Singles>) {
-      strip.x = direct ? operands.x->x + part.first_row * weights.inputs : nullptr;
+      strip.x = direct ? operands.x->x + task.first_row * weights.inputs : nullptr;
     }
     if (!direct) {
-      strip.x = inputs_of(operands, part, tile, range, buffers).at(tile, 0, first);
+      strip.x = inputs_of(operands, task, tile, range, buffers).at(tile, 0, first);
     }
-    multiply_rows<Math, Lines, kScaled>(part.rows, strip,
+    multiply_rows<Math, Lines, kScaled>(task.rows, strip,
                                         std::make_integer_sequence<int, kMaxRows>());
   }
 }
@@ -388,11 +388,11 @@ struct PanelRun {
   std::int64_t scale_bytes = 0;
   std::int64_t first = 0;                // first input
   std::int64_t inputs = 0;               // whole blocks
-  const float* x_sums = nullptr;         // [rows of the part]; null without offsets
+  const float* x_sums = nullptr;         // [rows of the task]; null without offsets
   typename Math::X* unpacked = nullptr;  // [steps][32]
 };
 
-// Where finished rows of a part are stored after a panel's last run.
+// Where finished rows of a task are stored after a panel's last run.
 struct PanelOut {
   const MatmulOperands* operands = nullptr;
   std::int64_t first_row = 0;
@@ -400,9 +400,9 @@ struct PanelOut {
 };
 
 template <class Math, class Lines, bool kScaled>
-void multiply_run(const PanelRun<Math>& run, const PartTiles& tiles, const TileInputs<Math>& inputs,
+void multiply_run(const PanelRun<Math>& run, const TaskTiles& tiles, const TileInputs<Math>& inputs,
                   float* sums, const PanelOut* out) {
-  Block<Math> block{.task = {.inputs = run.inputs, .row_stride = kPanel},
+  Block<Math> block{.product = {.inputs = run.inputs, .row_stride = kPanel},
                     .lines = run.packed,
                     .scales = run.packed};
   // If lines need no unpacking, the first tile prefetches them.
@@ -415,9 +415,9 @@ void multiply_run(const PanelRun<Math>& run, const PartTiles& tiles, const TileI
   constexpr auto kRows = std::make_integer_sequence<int, kTileRows>();
   for (int tile = 0; tile < tiles.count(); ++tile) {
     const std::ptrdiff_t begin = tiles.begin(tile);
-    block.task.x = inputs.at(tiles, tile, run.first);
-    block.task.x_sums = run.x_sums == nullptr ? nullptr : run.x_sums + begin;
-    block.task.sums = sums + begin * kPanel;
+    block.product.x = inputs.at(tiles, tile, run.first);
+    block.product.x_sums = run.x_sums == nullptr ? nullptr : run.x_sums + begin;
+    block.product.sums = sums + begin * kPanel;
     if (out != nullptr) {
       expect_rows(*out->operands, {out->first_row + begin, tiles.size(tile), out->panel});
     }
@@ -429,7 +429,7 @@ void multiply_run(const PanelRun<Math>& run, const PartTiles& tiles, const TileI
     }
     if (out != nullptr) {
       finish_rows(*out->operands, {out->first_row + begin, tiles.size(tile), out->panel},
-                  block.task.sums, kPanel);
+                  block.product.sums, kPanel);
     }
   }
 }
@@ -437,30 +437,30 @@ void multiply_run(const PanelRun<Math>& run, const PartTiles& tiles, const TileI
 // Multiplies many rows. Each run of a panel is unpacked once for all rows. Sums are stored as soon
 // as they are complete, while they are in L1.
 template <class Math, class Lines, bool kScaled>
-void multiply_many(const MatmulOperands& operands, const MatmulPart& part,
-                   PartBuffers<Math>& buffers) {
+void multiply_many(const MatmulOperands& operands, const MatmulTask& task,
+                   TaskBuffers<Math>& buffers) {
   const PackedMatrix& weights = *operands.weights;
-  const PartTiles tiles(operands.x->blocks, part);
+  const TaskTiles tiles(operands.x->blocks, task);
   const std::int64_t padded = weights.padded_inputs();
   const bool offsets = has_offsets(weights.format);
   const std::int64_t run_inputs = kScaled ? weights.format.group : kChunk;
   // As many inputs of a panel as the buffer for the rows' inputs allows, to read long runs of
   // memory.
-  const std::int64_t step = std::clamp(kMaxPartRows / part.rows * kChunk, kChunk, kSingleTileChunk);
+  const std::int64_t step = std::clamp(kMaxTaskRows / task.rows * kChunk, kChunk, kSingleTileChunk);
   for (std::int64_t first = 0; first < padded; first += step) {
     const InputRange range{first, std::min(first + step, padded)};
-    const TileInputs<Math> inputs = inputs_of(operands, part, tiles, range, buffers);
+    const TileInputs<Math> inputs = inputs_of(operands, task, tiles, range, buffers);
     if (offsets) {
-      sum_groups(operands, part, range, buffers.x_sums);
+      sum_groups(operands, task, range, buffers.x_sums);
     }
-    for (int panel = 0; panel < part.panels; ++panel) {
-      float* const sums = buffers.sums + std::ptrdiff_t{panel} * part.rows * kPanel;
-      const PanelOut out{&operands, part.first_row, part.first_panel + panel};
+    for (int panel = 0; panel < task.panels; ++panel) {
+      float* const sums = buffers.sums + std::ptrdiff_t{panel} * task.rows * kPanel;
+      const PanelOut out{&operands, task.first_row, task.first_panel + panel};
       for (std::int64_t from = first; from < range.end; from += run_inputs) {
         const std::int64_t count = std::min(run_inputs, range.end - from);
-        const Chunk chunk = chunk_at(weights, part.first_panel + panel, from, count);
+        const Chunk chunk = chunk_at(weights, task.first_panel + panel, from, count);
         const float* const x_sums =
-            offsets ? buffers.x_sums + (from - first) / run_inputs * part.rows : nullptr;
+            offsets ? buffers.x_sums + (from - first) / run_inputs * task.rows : nullptr;
         multiply_run<Math, Lines, kScaled>(
             {chunk.panels, chunk.scale_bytes, from, count, x_sums, buffers.lines}, tiles, inputs,
             sums, from + run_inputs >= padded ? &out : nullptr);
@@ -470,45 +470,45 @@ void multiply_many(const MatmulOperands& operands, const MatmulPart& part,
 }
 
 template <class Math, class Lines, bool kScaled>
-void multiply_part(const MatmulOperands& operands, const MatmulPart& part) {
+void multiply_task(const MatmulOperands& operands, const MatmulTask& task) {
   // f32 needs no unpacking. It is for tests of the other formats.
   constexpr bool kF32 = std::is_same_v<Lines, F32Lines>;
   constexpr int kFewRows = kF32 ? 1 : kScaled ? kMaxCodeRows : kTileRows;
-  PartBuffers<Math> buffers;
-  std::fill_n(buffers.sums, part.rows * part.panels * kPanel, 0.0f);
-  if (part.rows <= kFewRows) {
-    multiply_few<Math, Lines, kScaled, kFewRows>(operands, part, buffers);
-    finish_part(operands, part, buffers.sums);
+  TaskBuffers<Math> buffers;
+  std::fill_n(buffers.sums, task.rows * task.panels * kPanel, 0.0f);
+  if (task.rows <= kFewRows) {
+    multiply_few<Math, Lines, kScaled, kFewRows>(operands, task, buffers);
+    finish_task(operands, task, buffers.sums);
   } else {
-    multiply_many<Math, Lines, kScaled>(operands, part, buffers);
+    multiply_many<Math, Lines, kScaled>(operands, task, buffers);
   }
 }
 
 template <class Math>
-void multiply_bf16(const MatmulOperands& operands, const MatmulPart& part) {
+void multiply_bf16(const MatmulOperands& operands, const MatmulTask& task) {
   switch (operands.weights->format.kind) {
     case WeightKind::kF32:
       return check(false, "bf16 does not hold these weights");
     case WeightKind::kBf16:
-      return multiply_part<Math, Bf16Lines, false>(operands, part);
+      return multiply_task<Math, Bf16Lines, false>(operands, task);
     case WeightKind::kTwoOfFour:
-      return multiply_part<Math, TwoOfFourLines, false>(operands, part);
+      return multiply_task<Math, TwoOfFourLines, false>(operands, task);
     case WeightKind::kW8:
-      return multiply_part<Math, W8Lines, true>(operands, part);
+      return multiply_task<Math, W8Lines, true>(operands, task);
     case WeightKind::kW4:
-      return multiply_part<Math, W4Lines, true>(operands, part);
+      return multiply_task<Math, W4Lines, true>(operands, task);
     case WeightKind::kW3:
-      return multiply_part<Math, W3Lines, true>(operands, part);
+      return multiply_task<Math, W3Lines, true>(operands, task);
   }
 }
 
-void multiply_vectors_here(const MatmulOperands& operands, const MatmulPart& part) {
+void multiply_vectors_here(const MatmulOperands& operands, const MatmulTask& task) {
   if (operands.weights->format.kind == WeightKind::kF32) {
-    multiply_part<Singles, F32Lines, false>(operands, part);
+    multiply_task<Singles, F32Lines, false>(operands, task);
   } else if (operands.x->words != nullptr) {
-    multiply_bf16<Pairs>(operands, part);
+    multiply_bf16<Pairs>(operands, task);
   } else {
-    multiply_bf16<Singles>(operands, part);
+    multiply_bf16<Singles>(operands, task);
   }
 }
 
@@ -542,10 +542,10 @@ class FlushDenormals {
 
 HWY_EXPORT(multiply_vectors_here);
 
-void multiply_vectors(const MatmulOperands& operands, const MatmulPart& part) {
-  check(part.rows <= kMaxPartRows && part.panels <= kMaxPartPanels, "a part fits its buffers");
+void multiply_vectors(const MatmulOperands& operands, const MatmulTask& task) {
+  check(task.rows <= kMaxTaskRows && task.panels <= kMaxTaskPanels, "a task fits its buffers");
   [[maybe_unused]] const FlushDenormals flush;
-  HWY_DYNAMIC_DISPATCH(multiply_vectors_here)(operands, part);
+  HWY_DYNAMIC_DISPATCH(multiply_vectors_here)(operands, task);
 }
 
 }  // namespace protean::cpu

@@ -282,9 +282,9 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
         done = make_error(ErrorCode::kUnavailable, "aborted before all pages were attached");
         break;
       }
-      const PageRun part{run.first + from, std::min(piece, run.count - from)};
-      done = map(part, place);
-      place += part.count;
+      const PageRun next{run.first + from, std::min(piece, run.count - from)};
+      done = map(next, place);
+      place += next.count;
     }
   }
   if (!done) {

@@ -31,7 +31,7 @@ struct RowBlocks {
   }
 };
 
-// Returns the bytes that suffice to arrange rows for any weights and any unit.
+// Returns the bytes that suffice to arrange rows for any weights and any instruction set.
 std::int64_t arranged_rows_bytes(std::int64_t rows, std::int64_t inputs);
 
 // Calls arrange(block, part) for each part of each block; on all threads unless there is little

@@ -22,7 +22,7 @@ struct RowSource {
 
 // Some rows and columns of the gate and up products, from which silu(gate) * up is computed like
 // swiglu() does. Rows are whole blocks of the next product.
-struct GatedPart {
+struct GatedOutputs {
   const float* gate = nullptr;  // [rows][stride]
   const float* up = nullptr;    // the same
   std::int64_t stride = 0;

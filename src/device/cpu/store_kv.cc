@@ -101,7 +101,7 @@ HWY_EXPORT(store_row);
 
 constexpr int kTaskRows = 16;
 
-struct StorePart {
+struct StoreTask {
   const AttentionSlice* slice = nullptr;
   int first_row = 0;  // within the slice
 };
@@ -130,14 +130,14 @@ void store_kv(Team& team, const KvLayer& layer, std::span<const AttentionSlice> 
   const std::int64_t width = std::int64_t{layer.kv_heads} * layer.head_dim;
   check(k.size() == v.size() && std::ssize(k) % width == 0, "k and v are not rows of KV heads");
   check_slices(layer, slices, std::ssize(k) / width);
-  std::vector<StorePart> parts;
+  std::vector<StoreTask> tasks;
   for (const AttentionSlice& slice : slices) {
     for (int row = 0; row < slice.rows; row += kTaskRows) {
-      parts.push_back({&slice, row});
+      tasks.push_back({&slice, row});
     }
   }
-  team.run(std::ssize(parts), [&](std::int64_t index, int) {
-    const auto [slice, first_row] = parts[static_cast<std::size_t>(index)];
+  team.run(std::ssize(tasks), [&](std::int64_t index, int) {
+    const auto [slice, first_row] = tasks[static_cast<std::size_t>(index)];
     for (int row = first_row; row < std::min(first_row + kTaskRows, slice->rows); ++row) {
       const int position = slice->first_position + row;
       const BlockId block = slice->blocks[static_cast<std::size_t>(position / layer.block_tokens)];

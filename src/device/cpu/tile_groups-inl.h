@@ -1,4 +1,4 @@
-// A part of a product over codes with tiles, independent of whether codes are multiplied as bf16 or
+// A task of a product over codes with tiles, independent of whether codes are multiplied as bf16 or
 // as integers. Compiled once for each instruction set.
 //
 // Vectors scale the sums of a group and add them to those of earlier groups while tiles multiply
@@ -19,7 +19,7 @@
 #include "base/units.h"
 #include "device/cpu/finish-inl.h"
 #include "device/cpu/matmul_tiles.h"
-#include "device/cpu/tile_part-inl.h"
+#include "device/cpu/task_weights-inl.h"
 #include "device/cpu/tile_products-inl.h"
 #include "hwy/highway.h"
 
@@ -29,7 +29,7 @@ namespace protean::cpu::HWY_NAMESPACE {
 // Groups that are scaled together: one of 128 inputs, two of 64 or four of 32.
 constexpr std::int64_t kRunInputs = 128;
 constexpr int kRunGroups = 4;
-// Bytes of a panel's weights that stay in L1 while all rows of a part are multiplied with them.
+// Bytes of a panel's weights that stay in L1 while all rows of a task are multiplied with them.
 constexpr std::int64_t kPieceBytes = 16384;
 // The distance of prefetches is at least a piece, because codes are unpacked a piece at a time.
 constexpr std::int64_t kCodesAheadBytes = 16384;
@@ -54,28 +54,28 @@ struct GroupedBuffers {
   alignas(64) float products[3][kRunGroups * kRunFloats];  // three runs; floats or integers
 };
 
-// Multiplies a part. The Kernel has:
+// Multiplies a task. The Kernel has:
 //   kElement
 //   void unpack(data of first group, first group, end group, room): kPanelStepBytes for each step
 //   const void* weights(data of group, group, its unpacked weights)
 //   TileSteps rows(first row, group): without weights
 //   void scale<groups>(run, begin row, end row)
 template <class Kernel, class Tiles>
-class GroupedPart {
+class GroupedTask {
  public:
-  GroupedPart(Kernel& kernel, const MatmulOperands& operands, const MatmulPart& part, Tiles& tiles)
+  GroupedTask(Kernel& kernel, const MatmulOperands& operands, const MatmulTask& task, Tiles& tiles)
       : kernel_(kernel),
         operands_(operands),
-        part_(part),
+        task_(task),
         tiles_(tiles),
-        weights_(weights_of(operands, part)),
+        weights_(weights_of(operands, task)),
         run_groups_(static_cast<int>(kRunInputs / operands.weights->format.group)),
         steps_(ceil_div<std::int64_t>(operands.weights->format.group, kStepInputs)),
         last_steps_(ceil_div(operands.weights->padded_inputs() -
                                  (weights_.groups - 1) * operands.weights->format.group,
                              kStepInputs)),
         piece_groups_(kPieceBytes / kPanelStepBytes / steps_),
-        ahead_(weights_, weights_.group_bytes / steps_, ceil_div(part.rows, kTileBlockRows),
+        ahead_(weights_, weights_.group_bytes / steps_, ceil_div(task.rows, kTileBlockRows),
                kCodesAheadBytes) {}
 
   void multiply() {
@@ -99,24 +99,24 @@ class GroupedPart {
   static constexpr std::int64_t kStepInputs =
       Kernel::kElement == TileElement::kBf16 ? kTileInputs : kTileInt8s;
 
-  static PartWeights weights_of(const MatmulOperands& operands, const MatmulPart& part) {
+  static TaskWeights weights_of(const MatmulOperands& operands, const MatmulTask& task) {
     const PackedMatrix& weights = *operands.weights;
     const int group = weights.format.group;
     return {
-        .data = weights.data + part.first_panel * weights.panel_bytes(),
+        .data = weights.data + task.first_panel * weights.panel_bytes(),
         .panel_bytes = weights.panel_bytes(),
-        .panels = part.panels,
+        .panels = task.panels,
         .group_bytes = weights.group_bytes(),
         .groups = ceil_div(weights.inputs, std::int64_t{group}),
-        .chunk = chunk_groups(part.rows, ceil_div<std::int64_t>(group, kStepInputs) * kTileBytes,
+        .chunk = chunk_groups(task.rows, ceil_div<std::int64_t>(group, kStepInputs) * kTileBytes,
                               MatmulRows::kTileChunk / group)};
   }
   void multiply_piece(int panel, std::int64_t group, std::int64_t end) {
     kernel_.unpack(weights_.at(panel, group), group, end, buffers_.weights);
     const int kept = weights_.chunk < weights_.groups ? panel : panel % 2;
-    for (int row = 0; row < part_.rows; row += kTileBlockRows) {
-      const PanelRows out{part_.first_row + row, std::min(kTileBlockRows, part_.rows - row),
-                          part_.first_panel + panel};
+    for (int row = 0; row < task_.rows; row += kTileBlockRows) {
+      const PanelRows out{task_.first_row + row, std::min(kTileBlockRows, task_.rows - row),
+                          task_.first_panel + panel};
       float* const sums =
           buffers_.sums + (std::ptrdiff_t{kept} * kMaxTiledRows + row) * PackedMatrix::kPanel;
       for (std::int64_t first = group; first < end; first += run_groups_) {
@@ -227,9 +227,9 @@ class GroupedPart {
 
   Kernel& kernel_;
   const MatmulOperands& operands_;
-  const MatmulPart& part_;
+  const MatmulTask& task_;
   Tiles& tiles_;
-  const PartWeights weights_;
+  const TaskWeights weights_;
   const int run_groups_;
   const std::int64_t steps_, last_steps_;  // steps of a whole group and of the last one
   const std::int64_t piece_groups_;

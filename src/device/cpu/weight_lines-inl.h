@@ -79,7 +79,7 @@ struct Bf16Lines {
   static HWY_INLINE Vec table() { return hn::Zero(Floats()); }
   template <int j>
   static HWY_INLINE Vec value(const std::byte* from, Vec /*table*/) {
-    const Unit pair = widen(load_words(from));
+    const TwoVecs pair = widen(load_words(from));
     return j == 0 ? pair.a : pair.b;
   }
 };
@@ -99,7 +99,7 @@ struct TwoOfFourLines {
     const WordVec positions = hn::ShiftRight<4 * (j / 4)>(load_words(from));
     const WordVec first = hn::And(positions, hn::Set(words, 3));
     const WordVec second = hn::And(positions, hn::Set(words, 12));
-    const Unit kept = widen(pair<j / 4>(from));
+    const TwoVecs kept = widen(pair<j / 4>(from));
     const auto is_second = hn::RebindMask(Floats(), hn::Eq(second, hn::Set(words, j % 4 * 4)));
     const auto is_first = hn::RebindMask(Floats(), hn::Eq(first, hn::Set(words, j % 4)));
     return hn::IfThenElse(is_first, kept.a, hn::IfThenElseZero(is_second, kept.b));

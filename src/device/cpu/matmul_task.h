@@ -6,9 +6,9 @@
 
 namespace protean::cpu {
 
-// Limits of a part for vectors.
-constexpr int kMaxPartRows = 240;
-constexpr int kMaxPartPanels = 8;
+// Limits of a task for vectors.
+constexpr int kMaxTaskRows = 240;
+constexpr int kMaxTaskPanels = 8;
 
 // The destination of a product, row-major, beginning at one of its rows and panels.
 struct MatmulOut {
@@ -17,7 +17,7 @@ struct MatmulOut {
   std::int64_t first_row = 0;
   std::int64_t first_panel = 0;
   // Written past the caches. Then there is no bias and no accumulation, and each panel of a row is
-  // whole cache lines. A part ends with hwy::FlushStream().
+  // whole cache lines. A task ends with hwy::FlushStream().
   bool streamed = false;
 
   float* at(std::int64_t row, std::int64_t panel) const {
@@ -35,7 +35,7 @@ struct MatmulOperands {
 
 // One task: rows [first_row, first_row + rows), which are whole blocks, times panels [first_panel,
 // first_panel + panels).
-struct MatmulPart {
+struct MatmulTask {
   std::int64_t first_row = 0;
   int rows = 0;
   std::int64_t first_panel = 0;

@@ -1,11 +1,11 @@
-// The order in which a part of a product with tiles reads its weights. Compiled once for each
+// The order in which a task of a product with tiles reads its weights. Compiled once for each
 // instruction set.
 
-#if defined(PROTEAN_DEVICE_CPU_TILE_PART_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PROTEAN_DEVICE_CPU_TILE_PART_INL_H_
-#undef PROTEAN_DEVICE_CPU_TILE_PART_INL_H_
+#if defined(PROTEAN_DEVICE_CPU_TASK_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PROTEAN_DEVICE_CPU_TASK_WEIGHTS_INL_H_
+#undef PROTEAN_DEVICE_CPU_TASK_WEIGHTS_INL_H_
 #else
-#define PROTEAN_DEVICE_CPU_TILE_PART_INL_H_
+#define PROTEAN_DEVICE_CPU_TASK_WEIGHTS_INL_H_
 #endif
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "base/units.h"
-#include "device/cpu/matmul_part.h"
+#include "device/cpu/matmul_task.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/tiles.h"
 #include "hwy/highway.h"
@@ -23,10 +23,10 @@ namespace protean::cpu::HWY_NAMESPACE {
 
 constexpr int kTileBlockRows = 2 * kTileRows16;
 
-// The weights of a part in the order of multiplication: the first chunk of inputs of all panels,
+// The weights of a task in the order of multiplication: the first chunk of inputs of all panels,
 // then the next chunk. A panel consists of groups of inputs: those that share scales, or for bf16
 // those of one step.
-struct PartWeights {
+struct TaskWeights {
   const std::byte* data = nullptr;  // data of the first panel
   std::int64_t panel_bytes = 0;
   int panels = 0;
@@ -40,7 +40,7 @@ struct PartWeights {
   std::int64_t end_of_chunk(std::int64_t group) const { return std::min(group + chunk, groups); }
 };
 
-// Returns the groups of a chunk, a multiple of `least`: as many as keep the part's rows of a chunk
+// Returns the groups of a chunk, a multiple of `least`: as many as keep the task's rows of a chunk
 // in L2 while all panels are multiplied with them.
 inline std::int64_t chunk_groups(int rows, std::int64_t group_row_bytes, std::int64_t least) {
   constexpr std::int64_t kChunkBytes = std::int64_t{1} << 18;
@@ -48,13 +48,13 @@ inline std::int64_t chunk_groups(int rows, std::int64_t group_row_bytes, std::in
   return std::max<std::int64_t>(1, kChunkBytes / bytes) * least;
 }
 
-// Prefetches the weights of a part into L2, some lines at each step, because a core cannot have all
+// Prefetches the weights of a task into L2, some lines at each step, because a core cannot have all
 // of them outstanding at once.
 class WeightsAhead {
  public:
   // Each of the `blocks` blocks of rows prefetches its share of `step_bytes` at each step, and adds
   // `ahead_bytes` to the distance between the prefetches and the products.
-  WeightsAhead(const PartWeights& weights, std::int64_t step_bytes, std::int64_t blocks,
+  WeightsAhead(const TaskWeights& weights, std::int64_t step_bytes, std::int64_t blocks,
                std::int64_t ahead_bytes)
       : weights_(weights), each_(ceil_div(step_bytes / kLine, blocks)) {
     begin_piece();
@@ -95,7 +95,7 @@ class WeightsAhead {
     }
   }
 
-  const PartWeights weights_;
+  const TaskWeights weights_;
   std::int64_t each_;  // lines
   int panel_ = 0;
   std::int64_t group_ = 0;

@@ -31,7 +31,7 @@ static_assert(kQueryFloats >= kTileRows16 * record_floats(kMaxHeadDim));
 
 struct AttentionCall {
   KvLayer layer;
-  AttentionOptions options;  // the unit is not kBest
+  AttentionOptions options;  // the instruction set is not kBest
   const float* q = nullptr;
   float* out = nullptr;
 
@@ -41,10 +41,10 @@ struct AttentionCall {
                                 : 1.0F / std::sqrt(static_cast<float>(layer.head_dim));
   }
   bool tiled() const {
-    return options.unit == MatmulUnit::kAmx || options.unit == MatmulUnit::kEmulatedAmx;
+    return options.isa == MatmulIsa::kAmx || options.isa == MatmulIsa::kEmulatedAmx;
   }
   // Returns true if queries and weights are pairs of bf16.
-  bool paired() const { return tiled() || options.unit == MatmulUnit::kDot; }
+  bool paired() const { return tiled() || options.isa == MatmulIsa::kDot; }
   int max_queries() const {
     const int fit = kQueryFloats / record();
     return tiled() ? std::min(kMaxQueries, fit / kTileRows16 * kTileRows16)
@@ -72,7 +72,7 @@ struct PositionRange {
 
 // Some queries of one KV head in a slice, or those of consecutive KV heads in a slice of one row.
 // Queries are numbered by row, and within a row by query head.
-struct AttentionPart {
+struct QuerySpan {
   const AttentionSlice* slice = nullptr;
   int kv_head = 0;  // the first
   int kv_heads = 1;
@@ -104,16 +104,16 @@ struct AttentionPart {
   }
 };
 
-// Returns the parts of slices. Long ones come first, so that the last tasks are short.
-std::vector<AttentionPart> parts_of(const AttentionCall& call,
-                                    std::span<const AttentionSlice> slices, int threads);
+// Returns the spans of slices. Long ones come first, so that the last tasks are short.
+std::vector<QuerySpan> spans_of(const AttentionCall& call, std::span<const AttentionSlice> slices,
+                                int threads);
 
-// Returns true if the threads take about the same time when each part is a task.
-bool balanced(const AttentionCall& call, const std::vector<AttentionPart>& parts, int threads);
+// Returns true if the threads take about the same time when each span is a task.
+bool balanced(const AttentionCall& call, const std::vector<QuerySpan>& spans, int threads);
 
-// Returns how many segments of a part of one row are a task if parts are not balanced, so that most
+// Returns how many segments of a span of one row are a task if spans are not balanced, so that most
 // segments are prefetched while others are computed and all threads have work.
-int row_segments_of_task(const AttentionCall& call, const std::vector<AttentionPart>& parts,
+int row_segments_of_task(const AttentionCall& call, const std::vector<QuerySpan>& spans,
                          int threads);
 
 inline PositionRange segment_range(int segment) {

@@ -1,4 +1,4 @@
-#include "device/cpu/attention_part.h"
+#include "device/cpu/query_spans.h"
 
 #include <algorithm>
 
@@ -11,12 +11,12 @@ constexpr int kPartsPerThread = 4;  // enough to balance the threads
 
 // Returns the segments that a row sees.
 int segments_of_row(const AttentionCall& call, const AttentionSlice& slice) {
-  const PositionRange segments = AttentionPart{&slice, 0, 1, 0, 1}.segments(call);
+  const PositionRange segments = QuerySpan{&slice, 0, 1, 0, 1}.segments(call);
   return segments.end - segments.begin;
 }
 
 // Returns how many KV heads of rows are computed together: as many as keep a segment and the next
-// in half of a small L2, but few enough for the parts of few rows to balance the threads. The parts
+// in half of a small L2, but few enough for the spans of few rows to balance the threads. The spans
 // of one row take the same time.
 int heads_of_row(const AttentionCall& call, std::int64_t rows, std::int64_t threads) {
   constexpr std::int64_t kSegmentBytes = std::int64_t{1} << 18;
@@ -33,8 +33,8 @@ int heads_of_row(const AttentionCall& call, std::int64_t rows, std::int64_t thre
 
 }  // namespace
 
-std::vector<AttentionPart> parts_of(const AttentionCall& call,
-                                    std::span<const AttentionSlice> slices, int threads) {
+std::vector<QuerySpan> spans_of(const AttentionCall& call, std::span<const AttentionSlice> slices,
+                                int threads) {
   std::vector<const AttentionSlice*> order(slices.size());
   std::transform(slices.begin(), slices.end(), order.begin(),
                  [](const AttentionSlice& slice) { return &slice; });
@@ -45,35 +45,35 @@ std::vector<AttentionPart> parts_of(const AttentionCall& call,
                                   [&](const AttentionSlice& slice) { return call.by_row(slice); });
   const int row_heads = heads_of_row(call, rows, threads);
   const int most = call.max_queries();
-  std::vector<AttentionPart> parts;
+  std::vector<QuerySpan> spans;
   for (const AttentionSlice* slice : order) {
     const int heads = call.by_row(*slice) ? row_heads : 1;
     for (int end = slice->rows * call.group(); end > 0; end -= most) {  // later rows see more
       const int first = std::max(0, end - most);
       for (int head = 0; head < call.layer.kv_heads; head += heads) {
         const int count = std::min(heads, call.layer.kv_heads - head);
-        parts.push_back({slice, head, count, first, count * (end - first)});
+        spans.push_back({slice, head, count, first, count * (end - first)});
       }
     }
   }
-  return parts;
+  return spans;
 }
 
-int row_segments_of_task(const AttentionCall& call, const std::vector<AttentionPart>& parts,
+int row_segments_of_task(const AttentionCall& call, const std::vector<QuerySpan>& spans,
                          int threads) {
   constexpr int kTasksPerThread = 2;
   int segments = 0;
-  for (const AttentionPart& part : parts) {
-    segments += call.by_row(*part.slice) ? segments_of_row(call, *part.slice) : 0;
+  for (const QuerySpan& span : spans) {
+    segments += call.by_row(*span.slice) ? segments_of_row(call, *span.slice) : 0;
   }
   return std::max(1, ceil_div(segments, kTasksPerThread * threads));
 }
 
-bool balanced(const AttentionCall& call, const std::vector<AttentionPart>& parts, int threads) {
-  const bool one_row = !parts.empty() && parts.front().slice == parts.back().slice &&
-                       call.by_row(*parts.front().slice);
-  return threads == 1 || std::ssize(parts) >= kPartsPerThread * threads ||
-         (one_row && std::ssize(parts) % threads == 0);
+bool balanced(const AttentionCall& call, const std::vector<QuerySpan>& spans, int threads) {
+  const bool one_row = !spans.empty() && spans.front().slice == spans.back().slice &&
+                       call.by_row(*spans.front().slice);
+  return threads == 1 || std::ssize(spans) >= kPartsPerThread * threads ||
+         (one_row && std::ssize(spans) % threads == 0);
 }
 
 }  // namespace protean::cpu
