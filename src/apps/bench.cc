@@ -12,7 +12,7 @@
 #include "apps/bench_engine.h"
 #include "apps/bench_kernels.h"
 #include "apps/bench_options.h"
-#include "apps/bench_plan.h"
+#include "apps/bench_run.h"
 #include "apps/options.h"
 #include "host/descriptor_limit.h"
 #include "host/signal_watcher.h"
@@ -62,21 +62,21 @@ std::function<void(const Progress&)> progress_printer(std::int64_t total) {
   };
 }
 
-Status write_results(const BenchOptions& options, const BenchPlan& plan, const RunResult& run) {
+Status write_results(const BenchOptions& options, const BenchRun& bench, const RunResult& run) {
   const OutputOptions& output = options.output;
   const Summary summary = summarise_run(run, output.slo, output.percentiles);
   if (output.json != "-") {
-    print_text(table_of(plan.description, summary));
+    print_text(table_of(bench.description, summary));
   }
   if (!output.json.empty()) {
     const JsonDetail detail{.requests = !output.no_records, .itl = output.save_itl};
-    if (Status written = write_text(output.json, json_of(plan.description, summary, run, detail));
+    if (Status written = write_text(output.json, json_of(bench.description, summary, run, detail));
         !written.ok()) {
       return written;
     }
   }
   if (!output.html.empty()) {
-    return write_text(output.html, html_of(plan.description, summary, run));
+    return write_text(output.html, html_of(bench.description, summary, run));
   }
   return {};
 }
@@ -96,24 +96,24 @@ Status save_answers(const std::string& path, GeneratorOptions& generator) {
 }
 
 int run_serve(BenchOptions& options) {
-  auto plan = make_plan(options);
-  if (!plan.ok()) {
-    return exit_with(plan.error());
+  auto bench = make_run(options);
+  if (!bench.ok()) {
+    return exit_with(bench.error());
   }
   // Each stream needs a socket.
   const int places = clip_connections(std::max(1, options.load.max_concurrency));
   if (options.load.max_concurrency > 0) {
-    plan->generator.max_concurrency = places;
+    bench->generator.max_concurrency = places;
   }
-  if (Status met = meet_server(options, *plan); !met.ok()) {
+  if (Status met = meet_server(options, *bench); !met.ok()) {
     return exit_with(met.error());
   }
   if (!options.output.answers.empty()) {
-    if (Status saved = save_answers(options.output.answers, plan->generator); !saved.ok()) {
+    if (Status saved = save_answers(options.output.answers, bench->generator); !saved.ok()) {
       return exit_with(saved.error());
     }
   }
-  LoadGenerator generator(plan->generator, [&] { return next_ready(*plan); });
+  LoadGenerator generator(bench->generator, [&] { return next_ready(*bench); });
   std::atomic<bool> interrupted = false;
   std::optional<SignalWatcher> watcher;
   watcher.emplace({SIGINT, SIGTERM}, [&](int) {
@@ -123,7 +123,7 @@ int run_serve(BenchOptions& options) {
     generator.stop();
   });
   const bool quiet = options.output.quiet;
-  auto run = generator.run(quiet ? nullptr : progress_printer(plan->workload->total()));
+  auto run = generator.run(quiet ? nullptr : progress_printer(bench->workload->total()));
   watcher.reset();
   if (!quiet && ::isatty(STDERR_FILENO) != 0) {
     fmt::print(stderr, "\r\x1b[K");
@@ -132,12 +132,12 @@ int run_serve(BenchOptions& options) {
     return exit_with(run.error());
   }
   if (run->interrupted) {
-    plan->description.notes.emplace_back("interrupted: this is the part that was done");
+    bench->description.notes.emplace_back("interrupted: this is the part that was done");
   }
   if (!run->metrics_note.empty()) {
-    plan->description.notes.push_back("no server metrics: " + run->metrics_note);
+    bench->description.notes.push_back("no server metrics: " + run->metrics_note);
   }
-  if (Status written = write_results(options, *plan, *run); !written.ok()) {
+  if (Status written = write_results(options, *bench, *run); !written.ok()) {
     return exit_with(written.error());
   }
   const bool any = std::any_of(run->records.begin(), run->records.end(), [](const auto& record) {

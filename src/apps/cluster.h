@@ -18,7 +18,7 @@ struct Cluster {
   std::string name;
   DeviceProfile profile;
   int devices = 1;
-  std::int64_t memory_bytes = 0;  // of each device
+  std::int64_t memory_bytes = 0;  // memory of each device
   Transfer link;                  // between devices of different replicas
   // Factors of the time that steps on 1, 2, 4 and 8 devices take.
   std::array<double, GroupCost::kDegrees> slowdown{1, 1, 1, 1};

@@ -16,7 +16,7 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->group("Devices");
   app.add_option("--scale", options.scale,
                  "What becomes of a request that no replica can hold. off: it is refused; paper: "
-                 "replicas become one group for it, as in AMOEBA, and part again after it; "
+                 "replicas become one group for it, as in AMOEBA, and split again after it; "
                  "neighbours: the same with the neighbours of the replica that --router chose, "
                  "whatever others could hold, to compare")
       ->check(one_of({"off", "paper", "neighbours"}))

@@ -12,7 +12,6 @@
 #include "control/configurations.h"
 #include "control/deployment.h"
 #include "cost/pruned_spec.h"
-#include "host/machine.h"
 #include "model/profile_database.h"
 #include "replica/step_costs.h"
 
@@ -238,9 +237,10 @@ void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanR
 
 }  // namespace
 
-Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model) {
+Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
+                             const Machine& machine) {
   PlanReport report{.model = model.name, .space = options.space};
-  auto devices = read_planned_devices(options.devices, model.spec, this_machine());
+  auto devices = read_planned_devices(options.devices, model.spec, machine);
   if (!devices.ok()) {
     return devices.error();
   }

@@ -9,6 +9,7 @@
 #include "contract/model_spec.h"
 #include "control/placement.h"
 #include "cost/configuration_cost.h"
+#include "host/machine.h"
 #include "model/checkpoint.h"
 
 namespace protean {
@@ -40,6 +41,7 @@ struct PlannedModel {
 // Estimates every configuration, chooses one and places it, and keeps the estimates in the
 // configuration map; a map that cannot be kept is a warning. Runs a fingerprint of a model whose
 // steps were never timed on a device of this machine, which takes seconds.
-Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model);
+Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
+                             const Machine& machine);
 
 }  // namespace protean

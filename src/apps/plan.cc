@@ -5,6 +5,7 @@
 #include "apps/options.h"
 #include "apps/plan_report.h"
 #include "cost/known_models.h"
+#include "host/machine.h"
 #include "measure/json_line.h"
 #include "model/variant_file.h"
 #include "replica/model_files.h"
@@ -58,7 +59,7 @@ int run_plan(PlanCommand& command) {
   if (!model.ok()) {
     return exit_with(model.error());
   }
-  const auto report = make_plan(command.plan, *model);
+  const auto report = make_plan(command.plan, *model, this_machine());
   if (!report.ok()) {
     return exit_with(report.error());
   }

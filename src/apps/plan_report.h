@@ -16,7 +16,7 @@ struct PlanReport {
   std::string space;
   DeploymentWish wish;
   PlannedDevices devices;
-  std::vector<DeviceState> states;    // of the devices
+  std::vector<DeviceState> states;    // the devices' states
   std::vector<std::string> rests_on;  // one for each candidate
   Deployment deployment;
 };

@@ -65,6 +65,10 @@ void ReplicaLoader::load(std::size_t model) {
   jobs_.push([this, model] { load_now(model); });
 }
 
+void ReplicaLoader::replace(std::size_t model, const std::string& intent) {
+  jobs_.push([this, model, intent] { replace_now(model, intent); });
+}
+
 void ReplicaLoader::remove(std::size_t model) {
   jobs_.push([this, model] { remove_now(model); });
 }
@@ -111,6 +115,15 @@ std::int64_t ReplicaLoader::claimed_bytes() const {
   return bytes;
 }
 
+// Hosts a model that is not loaded.
+ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
+  Resident resident{std::make_shared<OpenModel>(std::move(model)), nullptr, nullptr};
+  HostedModel hosted = resident.model->hosted;
+  hosted.keeps = resident.model;
+  resident.sink = server_.host(std::move(hosted));
+  return resident;
+}
+
 void ReplicaLoader::deploy_now(ModelSetting setting) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
@@ -119,10 +132,7 @@ void ReplicaLoader::deploy_now(ModelSetting setting) {
     server_.failed(name, opened.error());
     return;
   }
-  Resident resident{std::make_shared<OpenModel>(*std::move(opened)), nullptr, nullptr};
-  HostedModel hosted = resident.model->hosted;
-  hosted.keeps = resident.model;
-  resident.sink = server_.host(std::move(hosted));
+  Resident resident = open(*std::move(opened));
   auto replicas = start_replicas(*resident.model, *resident.sink);
   if (!replicas.ok()) {
     server_.failed(name, replicas.error());
@@ -131,6 +141,38 @@ void ReplicaLoader::deploy_now(ModelSetting setting) {
   resident.replicas = *std::move(replicas);
   log::info("{} is deployed after {:.2f} s", name, seconds_since(began_ns));
   server_.deployed(resident.sink);
+  residents_.push_back(std::move(resident));
+}
+
+// Loads the model next to the one that it replaces if there is memory for both.
+void ReplicaLoader::replace_now(std::size_t model, const std::string& intent) {
+  const Resident& before = residents_[model];
+  const TimeNs began_ns = steady_now_ns();
+  auto opened = open_for_intent(*before.model, intent, defaults_.may_morph, claimed_bytes());
+  if (!opened.ok()) {
+    server_.not_replaced(model, opened.error());
+    return;
+  }
+  server_.planned(model, opened->configuration);
+  if (same_configuration(*before.model, *opened)) {
+    server_.kept(model);
+    return;
+  }
+  const bool sleeps = before.replicas == nullptr;
+  const std::int64_t free_bytes =
+      free_memory_bytes() - claimed_bytes() + (sleeps ? memory_of(*before.model) : 0);
+  Resident resident = open(*std::move(opened));
+  if (memory_of(*resident.model) <= free_bytes) {
+    auto replicas = start_replicas(*resident.model, *resident.sink);
+    if (!replicas.ok()) {
+      server_.not_replaced(model, replicas.error());
+      return;
+    }
+    resident.replicas = *std::move(replicas);
+  }
+  log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), intent,
+            seconds_since(began_ns), resident.model->configuration);
+  server_.replaced(model, {resident.sink, resident.replicas != nullptr});
   residents_.push_back(std::move(resident));
 }
 

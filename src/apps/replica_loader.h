@@ -37,6 +37,7 @@ class ReplicaLoader final : public ModelLoader {
   void unload(std::size_t model) override;
   void load(std::size_t model) override;
   Status deploy(const std::string& name, const boost::json::object& fields) override;
+  void replace(std::size_t model, const std::string& intent) override;
   void remove(std::size_t model) override;
 
  private:
@@ -50,7 +51,9 @@ class ReplicaLoader final : public ModelLoader {
   void unload_now(std::size_t model);
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting);
+  void replace_now(std::size_t model, const std::string& intent);
   void remove_now(std::size_t model);
+  Resident open(OpenModel model);
   std::int64_t claimed_bytes() const;
 
   Server& server_;

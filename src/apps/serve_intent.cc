@@ -24,8 +24,9 @@ std::string_view flag_in_the_way(const ModelOptions& options) {
 
 }  // namespace
 
-Status choose_for_intent(const std::string& intent, const std::string& variant_cache,
-                         const ModelFiles& files, ModelOptions& options) {
+Result<std::string> choose_for_intent(const IntentScene& scene, const ModelFiles& files,
+                                      ModelOptions& options) {
+  const std::string& intent = scene.intent;
   if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--intent {} chooses precisions and parallelism: remove {}", intent, flag);
@@ -40,13 +41,16 @@ Status choose_for_intent(const std::string& intent, const std::string& variant_c
     return make_error(ErrorCode::kInvalidArgument,
                       "--intent {} with --devices {}: give the number of devices", intent, devices);
   }
-  const auto report = make_plan(
-      {.devices = devices, .intent = intent, .variant_cache = variant_cache, .as_it_is = true},
-      {.name = files.name,
-       .identity = identity->hex(),
-       .spec = spec,
-       .path = options.model,
-       .checkpoint = files.checkpoint});
+  const auto report = make_plan({.devices = devices,
+                                 .intent = intent,
+                                 .variant_cache = scene.variant_cache,
+                                 .as_it_is = true},
+                                {.name = files.name,
+                                 .identity = identity->hex(),
+                                 .spec = spec,
+                                 .path = options.model,
+                                 .checkpoint = files.checkpoint},
+                                scene.machine);
   if (!report.ok()) {
     return report.error();
   }
@@ -61,6 +65,28 @@ Status choose_for_intent(const std::string& intent, const std::string& variant_c
   options.group.pipeline = chosen.stages;
   options.group.stages = fmt::format("{}", fmt::join(found.placement.stage_layers, ","));
   options.group.devices = fmt::format("{}", chosen.devices());
+  if (options.compute.threads == 0) {  // the devices that are not taken keep their CPUs
+    const int first = found.placement.devices.front();
+    options.compute.threads = report->devices.devices[static_cast<std::size_t>(first)].cpus.threads;
+  }
+  return to_string(chosen);
+}
+
+Status forget_choice(ModelOptions& options, std::size_t devices) {
+  if (options.group.replicas > 1) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "an intent chooses for one replica, and --data-parallel-size is {}: deploy "
+                      "the model with 1",
+                      options.group.replicas);
+  }
+  if (options.group.devices == "auto") {
+    options.group.devices = fmt::format("{}", devices);
+  }
+  options.dtype = "auto";
+  options.kv_cache_dtype = "auto";
+  options.group.tensor = 0;
+  options.group.pipeline = 0;
+  options.group.stages.clear();
   return {};
 }
 

@@ -215,12 +215,15 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   if (!files.ok()) {
     return files.error();
   }
+  const ModelSetting asked = setting;
+  std::string configuration;
   if (!setting.intent.empty()) {
-    const Status chosen =
-        choose_for_intent(setting.intent, setting.morph.variant_cache, *files, setting.model);
+    const auto chosen = choose_for_intent({setting.intent, setting.morph.variant_cache, machine},
+                                          *files, setting.model);
     if (!chosen.ok()) {
       return chosen.error();
     }
+    configuration = *chosen;
   }
   const auto tool_format = choose_tool_format(setting, *files);
   if (!tool_format.ok()) {
@@ -241,13 +244,17 @@ Result<OpenModel> open_model(ModelSetting setting, bool may_morph, const Machine
   ServedModel served =
       served_model(setting, *opened, *replica, *tool_format, static_cast<std::size_t>(*grammars));
   Inbox& events = *inbox;
-  const ServiceLimits limits{.max_outstanding = most,
-                             .sleep_idle_ns = setting.sleep_idle_s * kNsPerS};
-  return OpenModel{.setting = std::move(setting),
+  const ServiceLimits limits{
+      .max_outstanding = most,
+      .sleep_idle_ns = setting.sleep_idle_s > 0 ? setting.sleep_idle_s * kNsPerS : kForeverNs};
+  const std::string intent = setting.intent;
+  return OpenModel{.asked = asked,
+                   .setting = std::move(setting),
+                   .configuration = std::move(configuration),
                    .files = std::move(opened),
                    .replica = *std::move(replica),
                    .inbox = std::move(inbox),
-                   .hosted = {std::move(served), limits, events, nullptr}};
+                   .hosted = {std::move(served), limits, events, nullptr, intent}};
 }
 
 }  // namespace
@@ -397,6 +404,22 @@ Result<OpenModel> open_further_model(ModelSetting setting, bool may_morph,
     log_start(*model->files, model->replica.sizing);
   }
   return model;
+}
+
+Result<OpenModel> open_for_intent(const OpenModel& before, const std::string& intent,
+                                  bool may_morph, std::int64_t claimed_bytes) {
+  ModelSetting setting = before.asked;
+  setting.intent = intent;
+  const Status reset = forget_choice(setting.model, before.replica.sizing.devices.size());
+  return reset.ok()
+             ? open_further_model(std::move(setting), may_morph, claimed_bytes - memory_of(before))
+             : Result<OpenModel>(reset.error());
+}
+
+bool same_configuration(const OpenModel& one, const OpenModel& other) {
+  Form form = one.replica.sizing.form;
+  form.kv.blocks = other.replica.sizing.form.kv.blocks;
+  return form == other.replica.sizing.form;
 }
 
 Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph) {

@@ -18,7 +18,7 @@ namespace protean {
 
 // How one of a server's models is to be served, as a user states it.
 struct ModelSetting {
-  std::string name;  // that the user gives it; empty: the model's own
+  std::string name;  // the name that the user gives the model; empty: its own
   ModelOptions model;
   MorphOptions morph;
   FleetOptions fleet;
@@ -48,7 +48,9 @@ Result<ModelSetting> model_setting(const ModelSetting& common, const std::string
 
 // A model whose files are open and whose memory is chosen. Its weights are still on disk.
 struct OpenModel {
-  ModelSetting setting;
+  ModelSetting asked;         // as the user stated it
+  ModelSetting setting;       // the same with what its intent chose
+  std::string configuration;  // that it chose; empty without an intent
   std::unique_ptr<ModelFiles> files;
   ReplicaOptions replica;
   std::unique_ptr<Inbox> inbox;
@@ -66,14 +68,22 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
 Result<OpenModel> open_further_model(ModelSetting setting, bool may_morph,
                                      std::int64_t claimed_bytes);
 
+// Opens a model once more for another intent, while `before` serves. `claimed_bytes` counts what
+// other models claim of the free memory; that of `before` counts as free if `before` is loaded.
+Result<OpenModel> open_for_intent(const OpenModel& before, const std::string& intent,
+                                  bool may_morph, std::int64_t claimed_bytes);
+
+// True if both serve the model in the same way but for the size of the KV cache.
+bool same_configuration(const OpenModel& one, const OpenModel& other);
+
 // The memory that a model's devices take.
 std::int64_t memory_of(const OpenModel& model);
 
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);
 
-// Loads a model: learns what its steps cost, packs the weights that its policy may ask for, and
-// starts its replicas. `model` and `sink` outlive them.
+// Loads a model: learns what its steps cost and starts its replicas, which pack missing variants in
+// the background if a policy may use them. `model` and `sink` outlive the replicas.
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink);
 
 // Returns the error of several models that failed. `count` is the number of all models.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/bench_options.h"
-#include "apps/bench_plan.h"
+#include "apps/bench_run.h"
 #include "apps/cluster.h"
 #include "apps/fleet_options.h"
 #include "apps/morph_options.h"
@@ -260,9 +260,9 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
 }
 
 int run_simulate(SimulateCommand& command) {
-  auto plan = loadtest::plan_arrivals(command.load);
-  if (!plan.ok()) {
-    return exit_with(plan.error());
+  auto bench = loadtest::plan_arrivals(command.load);
+  if (!bench.ok()) {
+    return exit_with(bench.error());
   }
   auto model = simulated_model(command);
   if (!model.ok()) {
@@ -274,10 +274,10 @@ int run_simulate(SimulateCommand& command) {
   replica.step_cost = model->cost.on(stages_of(form).front().devices.size());
   SimulationConfig config = simulation_of(command, *model);
   const std::vector<TraceRequest> requests =
-      requests_of(*plan->workload, config.prefix_block_tokens);
+      requests_of(*bench->workload, config.prefix_block_tokens);
   const SimulationReport report = simulate(config, requests);
   const loadtest::RunResult run = run_of(report, requests);
-  loadtest::RunDescription& about = plan->description;
+  loadtest::RunDescription& about = bench->description;
   about.server = "simulated";
   about.endpoint = "simulated";
   about.model = model->name;

@@ -59,7 +59,8 @@ TEST_F(LogOutput, LoggingDoesNotWaitForAPipeThatIsNotRead) {
   std::thread reader;
   {
     const log::Background background;
-    for (int i = 0; i < 20'000; ++i) {
+    // The queue and the batch that is being written hold at most 8192 lines each.
+    for (int i = 0; i < 30'000; ++i) {
       log::info("{}", line);
     }
     dropped = log::dropped_lines();

@@ -24,7 +24,7 @@ enum class PruningKind : std::uint8_t {
 // Which weights of the layers a model does without.
 struct Pruning {
   PruningKind kind = PruningKind::kNone;
-  int percent = 0;  // of the layers' weights that kStructured removes
+  int percent = 0;  // the share of the layers' weights that kStructured removes
   friend bool operator==(const Pruning&, const Pruning&) = default;
 };
 
@@ -34,7 +34,7 @@ std::string to_string(const Pruning& pruning);  // "none", "2:4", "structured 25
 // weights and its KV cache are stored.
 struct Configuration {
   int tensor = 1;  // devices that share each layer (TP)
-  int stages = 1;  // of consecutive layers (PP)
+  int stages = 1;  // runs of consecutive layers, each on devices of its own (PP)
   Precision weights = Precision::kBf16;
   WeightMethod method = WeightMethod::kNearest;
   KvPrecision kv = KvPrecision::kBf16;

@@ -52,11 +52,11 @@ struct KvForm {
 
 // What a replica is, as an immutable value. A change of form is a new value, never an edit.
 struct Form {
-  int shards =
-      1;  // of each component: the largest TP degree, which fixes the order of sums for life
+  // Shards of each component: the largest TP degree, which fixes the order of sums for life.
+  int shards = 1;
   std::vector<Holding> group;                   // what each device holds
   std::vector<LayerPrecision> layer_precision;  // one per layer
-  Precision embeddings = Precision::kBf16;      // of embedding matrix and LM head
+  Precision embeddings = Precision::kBf16;      // embedding matrix and LM head
   // The blocks of all homes together. A device with a layer's attention has room for them all, or
   // if there are several copies, for its copy's equal part.
   KvForm kv;

@@ -23,7 +23,7 @@ std::string_view to_string(GroupBy by);
 // Which replicas are to serve as one. Replicas that no group names stay as they are.
 struct GroupWish {
   std::vector<std::vector<ReplicaId>> groups;
-  GroupBy by = GroupBy::kShards;  // of groups that are formed anew
+  GroupBy by = GroupBy::kShards;  // how new groups divide the model
 };
 
 // One change of groups: replicas become one group, or a group becomes its replicas again.
@@ -31,7 +31,7 @@ struct Regroup {
   std::vector<ReplicaId> replicas;  // the first replica of each home, which names it
   GroupBy by = GroupBy::kShards;
   bool together = true;
-  Morph morph;  // of what devices hold
+  Morph morph;  // steps that change what devices hold
 };
 
 // The record of one change of groups. Times are negative if it never got so far. Times of phases
@@ -47,7 +47,7 @@ struct RegroupRecord {
   TimeNs settled_ns = -1;  // the last step of the morph was committed
   TimeNs done_ns = -1;
   int steps = 0;                  // committed steps of the morph
-  std::int64_t blocks_moved = 0;  // to other homes
+  std::int64_t blocks_moved = 0;  // blocks that were copied to other homes
   int preempted = 0;              // requests that found no room in a home
   std::string failure;            // why it turned back or was given up; empty: it did not
 };
@@ -70,9 +70,9 @@ struct ReplicaFailure {
 struct GroupsStatus {
   std::vector<GroupStatus> groups;
   std::optional<RegroupRecord> running;
-  std::string stage;                   // of the one that runs: "joint steps"
-  std::string waits_for;               // why it does not go on; empty: it does
-  std::optional<Form> joint_form;      // what its devices hold while their steps are joint
+  std::string stage;                   // the stage of the running change, such as "joint steps"
+  std::string waits_for;               // why the running change waits; empty: it does not
+  std::optional<Form> joint_form;      // what their devices hold while steps are joint
   std::vector<RegroupRecord> history;  // the latest ones, oldest first
   std::int64_t together_total = 0;     // changes that ended in one group
   std::int64_t apart_total = 0;        // that ended in several

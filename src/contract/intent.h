@@ -16,7 +16,7 @@ enum class Objective : std::uint8_t { kLatency, kCost, kMemory, kDeviceHours };
 // latency SLO it minimises cost, with a cost SLO latency.
 struct Intent {
   Objective objective = Objective::kCost;
-  std::optional<double> latency_slo_ms;  // of a whole answer: TTFT and all output tokens
+  std::optional<double> latency_slo_ms;  // bound of a whole answer: TTFT and all output tokens
   std::optional<double> cost_slo;        // in the unit of the cost formula
   friend bool operator==(const Intent&, const Intent&) = default;
 };

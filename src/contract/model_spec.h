@@ -43,7 +43,7 @@ struct AttentionSpec {
   bool output_bias = false;
   bool qk_norm = false;             // RMS norm of each q and k head before rope (Qwen3)
   bool qk_norm_over_heads = false;  // the norm is of all heads together (OLMo 2); needs qk_norm
-  float scale = 0.0F;               // of the scores; 0 = 1 / sqrt(head_dim)
+  float scale = 0.0F;               // factor of the scores; 0 = 1 / sqrt(head_dim)
   float score_cap = 0.0F;           // scores become cap * tanh(score / cap) (Gemma 2); 0 = none
   int sliding_window = 0;           // tokens that a query sees, itself included; 0 = all
   // By layer: whether it has the window, and whether its queries and keys rotate. Empty: all.
@@ -64,23 +64,23 @@ enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 struct MlpSpec {
   Activation activation = Activation::kSilu;
   bool gated = true;  // activation(gate) * up; otherwise activation(up)
-  bool bias = false;  // of all its matrices
+  bool bias = false;  // all its matrices have one
   friend bool operator==(const MlpSpec&, const MlpSpec&) = default;
 };
 
 // The norms of a layer's halves and of the last rows.
 struct NormSpec {
   bool layer_norm = false;  // LayerNorm; otherwise RMS norm
-  bool bias = false;        // LayerNorm has one; only before halves and of the last rows
-  bool before = true;       // of the input of each half
-  bool after = false;       // of the output of each half, before it is added
+  bool bias = false;        // LayerNorm has one; only norms before halves and of the last rows do
+  bool before = true;       // each half's input is normalised
+  bool after = false;       // each half's output is normalised before it is added
   friend bool operator==(const NormSpec&, const NormSpec&) = default;
 };
 
 // Factors that a model applies to its activations.
 struct Multipliers {
-  float embedding = 1.0F;  // of embedding rows
-  float residual = 1.0F;   // of what each half adds to the residual stream
+  float embedding = 1.0F;  // multiplies embedding rows
+  float residual = 1.0F;   // multiplies what each half adds to the residual stream
   float logits = 1.0F;
   float logit_cap = 0.0F;  // logits become cap * tanh(logit / cap), after the factor; 0 = none
   friend bool operator==(const Multipliers&, const Multipliers&) = default;
@@ -113,9 +113,9 @@ struct ModelSpec {
   Multipliers multipliers;
   bool parallel_halves = false;    // attention and MLP read the same rows (GPT-J)
   bool learned_positions = false;  // a row for each position is added to the embedding (GPT-2)
-  bool output_bias = false;        // of the LM head
+  bool output_bias = false;        // the LM head has one
   RopeSpec rope;
-  std::optional<RopeSpec> windowed_rope;  // of layers with a window, if it differs
+  std::optional<RopeSpec> windowed_rope;  // for layers with a window, if theirs differs
   StoredWeights stored;
 };
 

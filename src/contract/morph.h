@@ -89,8 +89,8 @@ std::string_view to_string(MorphMode mode);
 
 // Bounds what any load may cost in quality.
 struct QualityFloor {
-  double least_mean_bits = 0;    // of the weights of all layers; embeddings have 8 at least
-  int most_lowered_layers = -1;  // with a half below full precision; -1: all
+  double least_mean_bits = 0;    // mean over the weights of all layers; embeddings have 8 at least
+  int most_lowered_layers = -1;  // layers that may have a half below full precision; -1: all
   friend bool operator==(const QualityFloor&, const QualityFloor&) = default;
 };
 
@@ -105,7 +105,7 @@ struct FormWish {
   std::optional<Precision> embeddings;
   std::optional<std::int64_t> kv_blocks;  // no value: as many as fit
   bool release = false;                   // gives the form back to the policy
-  std::optional<MorphMode> mode;          // of the policy
+  std::optional<MorphMode> mode;          // the policy's new mode
   std::optional<QualityFloor> floor;
 
   bool names_form() const { return !layers.empty() || embeddings || kv_blocks; }
@@ -130,7 +130,7 @@ using MorphHistory = std::vector<std::shared_ptr<const MorphRecord>>;
 // The load as the policy sees it, and the latencies that clients see.
 struct LoadSeen {
   double arrivals_per_s = 0;       // over the longest time for which the rate has been constant
-  double arrivals_last_s = 0;      // that time, for which the rate is expected to go on
+  double arrivals_last_s = 0;      // that time; the rate is expected to last as long again
   double most_arrivals_per_s = 0;  // the rate is below it with 97.5 % confidence
   double answer_tokens = 0;        // predicted mean of a new answer
   TimeNs expected_wait_ns = 0;     // queue time of a prompt that arrived now
@@ -145,7 +145,7 @@ struct FormPrediction {
   std::int64_t kv_blocks = 0;
   double late = 0;  // requests beyond their TTFT or TPOT target
   double late_most = 0;
-  double kv_short_blocks = 0;  // of running sequences, at most
+  double kv_short_blocks = 0;  // blocks that running sequences lack, at most
   double answer_tokens_per_s = 0;
   double capacity_per_s = 0;  // requests a second that the form carries for ever
   double kl_nats = 0;         // lost against full precision by all answer tokens
@@ -157,8 +157,8 @@ struct Packing {
   std::int64_t total = 0;
   // Swaps whose variants are not on disk yet. The policy lowers nothing to them.
   std::vector<SwapComponent> missing;
-  std::string
-      failure;  // why packing ended early: a swap then packs what it needs; empty: it did not
+  // Why packing ended early: a swap then packs what it needs. Empty: it did not.
+  std::string failure;
 };
 
 // The pages of a device; of the one that has fewest free.
@@ -174,10 +174,10 @@ struct FormStatus {
   Form wanted;  // equal to `form` unless a morph is in flight
   MorphMode mode = MorphMode::kOff;
   QualityFloor floor;
-  std::vector<Precision> ladder;      // to which the policy takes layers, full precision first
-  std::vector<Precision> precisions;  // that a layer may have
-  std::vector<Precision> embeddings_precisions;  // that the embeddings may have
-  bool pinned = false;                           // by an operator: the policy does not morph
+  std::vector<Precision> ladder;      // precisions that the policy gives layers, the full one first
+  std::vector<Precision> precisions;  // allowed for a layer
+  std::vector<Precision> embeddings_precisions;  // allowed for the embeddings
+  bool pinned = false;  // an operator's form is in effect: the policy does not morph
   DevicePageCount pages;
   std::shared_ptr<const Packing> packing;  // null: no variants are packed in the background
   std::int64_t swaps_down_total = 0;       // swaps of components to fewer bits
@@ -186,9 +186,9 @@ struct FormStatus {
   std::int64_t blocks_moved_total = 0;
   std::int64_t failures_total = 0;
   std::int64_t remarks_total = 0;           // steps done with a remark
-  std::vector<TokensAt> output_tokens;      // by precision, since the start
-  LoadSeen load;                            // when this status was made
-  std::vector<FormPrediction> predictions;  // of the latest decision, the form wanted then first
+  std::vector<TokensAt> output_tokens;      // output tokens by precision, since the start
+  LoadSeen load;                            // the load when this status was made
+  std::vector<FormPrediction> predictions;  // of the latest decision; the wanted form first
   std::shared_ptr<const MorphHistory> history = std::make_shared<const MorphHistory>();
 };
 

@@ -18,7 +18,7 @@ enum class WeightStorage : std::uint8_t { kF32, kBf16, kS24, kW8, kW4, kW3 };
 // What each way of storing takes. A new one is a row here, its precisions in kPrecisions and its
 // kernel format (model/weights.cc).
 struct WeightStorageTraits {
-  double bits = 0;               // of one weight, without its group's scale and offset
+  double bits = 0;               // bits of one weight, without its group's scale and offset
   std::int64_t group_bytes = 0;  // f16 scale and offset of a group; 0: weights have no groups
 };
 inline constexpr std::array<WeightStorageTraits, 6> kWeightStorages = {{

@@ -54,16 +54,16 @@ struct TokenLogprobs {
   float logprob = 0.0F;
   int rank = 0;                   // 1 = most likely
   std::vector<TokenLogprob> top;  // most likely first
-  std::vector<float> row;         // of the whole vocabulary, if asked for
+  std::vector<float> row;         // log-probabilities of the whole vocabulary, if asked for
 };
 
 // The likelihoods that a request wants. A request for those of its prompt computes the whole prompt
 // and does not use the prefix cache.
 struct LogprobsWanted {
   bool answer = false;
-  bool prompt = false;      // of each prompt token but the first
+  bool prompt = false;      // the likelihood of each prompt token but the first
   int top = 0;              // alternatives for each token
-  bool whole_rows = false;  // of the prompt, for evaluation in the same process
+  bool whole_rows = false;  // TokenLogprobs::row of the prompt, for evaluation in the same process
 };
 
 // How the normalised output rows of the last layer become one embedding of the prompt. The result
@@ -100,9 +100,9 @@ struct Request {
   int priority = 0;                  // lower runs earlier
   Deadlines deadlines;
   std::string cache_salt;  // requests share prefix blocks only if their salts are equal
-  // The id of the client's first request. Requests of equal `client`, such as the choices of one
-  // call, share one client's part of a step. 0: the request has a client of its own.
-  RequestId client;
+  // The id of the first request of the same API call. Requests of equal `call`, such as the choices
+  // of one completion, share one call's part of a step. 0: the request is alone in its call.
+  RequestId call;
 };
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed, kTimeout };

@@ -16,7 +16,7 @@ namespace protean {
 // chunking and preemption cannot change it.
 struct SampleSpec {
   SamplingParams params;
-  int position = 0;  // of the drawn token in its sequence
+  int position = 0;  // the place of the drawn token in its sequence
   // The sequence so far, if params, rules or constraint need it: a range of StepPlan::history.
   int history_begin = 0;
   int history_count = 0;
@@ -38,7 +38,7 @@ struct ScoreSpec {
 // Consecutive tokens of one sequence. Ranges index the flat arrays of the StepPlan.
 struct SequenceSlice {
   RequestId request;
-  int first_position = 0;  // of tokens[token_begin] in the sequence
+  int first_position = 0;  // the place of tokens[token_begin] in the sequence
   int token_begin = 0;
   int token_count = 0;
   int block_begin = 0;  // the sequence's block table, up to its last token in this step

@@ -37,7 +37,7 @@ class AnswerLengths {
   std::array<double, kBins + 1> weight_{};
   std::array<double, kBins + 1> tokens_{};
   double prompt_tokens_ = 0;  // sum of prompt times answer
-  double squares_ = 0;        // of answers
+  double squares_ = 0;        // sum of squares of answer lengths
 };
 
 }  // namespace protean

@@ -109,7 +109,7 @@ ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
   const double square = kConfidence * kConfidence * spread;
   const double most =
       counted.requests + square / 2 + std::sqrt(square * (counted.requests + square / 4));
-  // The mean of less than the horizon says nothing about later.
+  // later_per_s divides by at least kHorizonS: a shorter history does not predict later arrivals.
   const Slice known = sum(now, kLongest + 1);
   const double known_s =
       static_cast<double>(std::min(now_ns - begin_ns_, kLongest * kSliceNs)) / kNsPerS;

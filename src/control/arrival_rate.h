@@ -18,7 +18,7 @@ class ArrivalRate {
   struct Rate {
     double per_s = 0;          // requests
     double most_per_s = 0;     // the rate is below it with 97.5 % confidence
-    double lasts_s = 0;        // for which it is expected to go on: as long as it has lasted
+    double lasts_s = 0;        // how long the rate is expected to go on: as long as it has lasted
     double later_per_s = 0;    // after that: the mean of minutes, or this rate if that is lower
     double dispersion = 1;     // variance of a count of arrivals over its mean; 1 for Poisson
     double prompt_tokens = 0;  // mean of one request

@@ -30,7 +30,7 @@ struct Deployment {
   std::vector<Score> scores;        // one per candidate
   std::vector<std::size_t> ranked;  // candidates that keep the intent's bound, the best first
   std::size_t chosen = 0;           // candidate: the first in `ranked` that fits
-  Placement placement;              // of it
+  Placement placement;              // the devices of `chosen`
 };
 
 // Returns the time of steps under a configuration.

@@ -8,27 +8,28 @@ namespace protean {
 // the form. Tokens are counted in the mean of sequences, so that a prediction takes constant time.
 struct Load {
   // Sequences that have KV.
-  double decoding = 0;         // past their prompts
-  double context_tokens = 0;   // in KV, prompts admitted included
-  double left_tokens = 0;      // expected still of one running answer
-  double admitted = 0;         // within their prompts
-  double admitted_tokens = 0;  // of those prompts, not computed yet
+  double decoding = 0;         // sequences past their prompts
+  double context_tokens = 0;   // tokens in KV, admitted prompts included
+  double left_tokens = 0;      // tokens that one running answer is expected to get still
+  double admitted = 0;         // sequences within their prompts
+  double admitted_tokens = 0;  // tokens of those prompts that are not computed yet
 
   // Sequences that wait for KV, or for room in a step.
   double waiting = 0;
-  double waiting_tokens = 0;  // to compute
+  double waiting_tokens = 0;  // their tokens to compute
   double oldest_wait_s = 0;
 
   // The longest sequence alone.
-  double largest_tokens = 0;       // that KV has to hold now
-  double largest_left_tokens = 0;  // and that it is expected to get
+  double largest_tokens = 0;       // tokens that KV has to hold now
+  double largest_left_tokens = 0;  // tokens that it is expected to get still
 
   // Requests to come.
   ArrivalRate::Rate arrivals;
-  double answer_tokens = 0;          // mean of one request
-  double running_prompt_tokens = 0;  // means over the steps of running sequences, of which those
-  double running_drawn_tokens = 0;   // with long answers run for longest
-  double hit_share = 0;              // share of prompts that the prefix cache has
+  double answer_tokens = 0;  // mean of one request
+  // Means over the steps of running sequences: longer answers count for more.
+  double running_prompt_tokens = 0;
+  double running_drawn_tokens = 0;
+  double hit_share = 0;  // share of prompts that the prefix cache has
 };
 
 }  // namespace protean

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "control/plan_morph.h"
 #include "cost/memory.h"
 
 namespace protean {
@@ -132,23 +133,32 @@ MorphPolicy::Candidate MorphPolicy::within_reach(const Candidate& to, const Situ
   return form == to.form ? to : candidate_of(with_fitting_kv(bounds_, std::move(form)));
 }
 
+// Returns true if a form has more KV, or if KV on the way to it always holds what is needed.
+// Without free pages, KV lends some to the last swaps of a way up.
+bool MorphPolicy::kv_suffices(const Form& to, const Situation& now) const {
+  if (to.kv.blocks >= now.heading.kv.blocks) {
+    return true;
+  }
+  const Result<Morph> way = plan_with_or_without_embeddings(now.committed, to, bounds_, {});
+  return way.ok() && least_kv_blocks(now.committed, *way) >= now.needed_blocks;
+}
+
 // Returns true if it is better to go to a form than to stay. `stay` was considered like `to`.
 bool MorphPolicy::pays(const Considered& to, const Considered& stay, const View& view) const {
   const Situation& now = view.now;
-  const double blocks = to.candidate.traits.kv_blocks;
-  if (!to.serves || (blocks < stay.candidate.traits.kv_blocks && blocks < now.needed_blocks)) {
-    return false;
-  }
-  if (!stay.serves) {
-    return true;
-  }
-  if (to.candidate.traits.kl_nats > stay.candidate.traits.kl_nats) {
-    const double before = cost(stay.present);
-    return cost(to.present) < before - std::max(kLeastLate, kAccuracy * before);
-  }
-  return kLeastQuality * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
-         late(to.most) < late(stay.most) + kLeastLate &&
-         std::min(now.kept_s, view.load.arrivals.lasts_s) >= to.seconds + to.seconds_back;
+  const auto is_better = [&] {
+    if (!stay.serves) {
+      return true;
+    }
+    if (to.candidate.traits.kl_nats > stay.candidate.traits.kl_nats) {
+      const double before = cost(stay.present);
+      return cost(to.present) < before - std::max(kLeastLate, kAccuracy * before);
+    }
+    return kLeastQuality * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
+           late(to.most) < late(stay.most) + kLeastLate &&
+           std::min(now.kept_s, view.load.arrivals.lasts_s) >= to.seconds + to.seconds_back;
+  };
+  return to.serves && is_better() && kv_suffices(to.candidate.form, now);
 }
 
 Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Situation& now) const {
@@ -202,7 +212,7 @@ std::optional<Wanted> MorphPolicy::decide(const PaperRule& rule, const Situation
   const std::size_t step = !bounds_.order.empty() && bounds_.order.front().half ? 2 : 1;
   const std::size_t to =
       rule.next(at, path_.size(), step, path_[at - std::min(step, at)].kv.blocks);
-  if (path_[to] == now.heading ||
+  if (path_[to] == now.heading || !kv_suffices(path_[to], now) ||
       (!now.missing.empty() && within_reach(candidate_of(path_[to]), now).form != path_[to])) {
     return std::nullopt;
   }

@@ -22,7 +22,7 @@ struct Situation {
   Form committed;                     // of steps planned from now on
   Form heading;                       // in which the morph under way ends; without one, `committed`
   double kept_s = 0;                  // since the form last changed
-  double needed_blocks = 0;           // of KV, in use and wanted: no smaller KV is within reach
+  std::int64_t needed_blocks = 0;     // of KV, in use and wanted
   double copy_bytes_per_s = 0;        // at which variants are read
   std::vector<SwapComponent> failed;  // swaps that failed lately and are left alone
   std::span<const SwapComponent>
@@ -88,6 +88,7 @@ class MorphPolicy {
   Considered consider(const Candidate& to, const View& view, bool lowers) const;
   double cost(const Prediction& prediction) const;
   bool pays(const Considered& to, const Considered& stay, const View& view) const;
+  bool kv_suffices(const Form& to, const Situation& now) const;
 
   PolicyOptions options_;
   FormBounds bounds_;

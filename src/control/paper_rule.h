@@ -9,10 +9,10 @@ namespace protean {
 
 // What MorphServe's Serving Monitor looks at.
 struct PressureSample {
-  TimeNs oldest_wait_ns = 0;  // of the request that waits longest; 0: none waits
+  TimeNs oldest_wait_ns = 0;  // time that the oldest waiting request has waited; 0: none waits
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_used = 0;
-  std::int64_t kv_blocks_wanted = 0;  // by waiting requests and next decodes, and not held
+  std::int64_t kv_blocks_wanted = 0;  // needed by waiting requests and next decodes, and not held
 };
 
 // MorphServe's own rule (sections 4.1, 4.4 and 6): if KV usage or the queueing delay exceeds its

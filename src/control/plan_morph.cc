@@ -291,6 +291,14 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
   return std::visit(Overloaded{for_swap, for_resize, for_hold}, step);
 }
 
+std::int64_t least_kv_blocks(const Form& from, const Morph& morph) {
+  std::int64_t least = from.kv.blocks;
+  for (const MorphStep& step : morph.steps) {
+    least = std::min(least, kv_blocks_of(step).value_or(least));
+  }
+  return least;
+}
+
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
                          const MorphAim& aim) {
   const ModelSpec& spec = bounds.spec;
@@ -320,7 +328,7 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
            pages_now(spec, from, swap, budget.page_bytes);
   };
   const auto raised = std::stable_partition(down.begin(), down.end(), is_lowering);
-  Form lowest = to;  // of both forms: everything lowered and nothing raised
+  Form lowest = to;  // everything lowered and nothing raised
   std::vector<SwapComponent> up(raised, down.end());
   down.erase(raised, down.end());
   for (SwapComponent& swap : up) {  // as the way down from `to`

@@ -300,7 +300,7 @@ TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
   EXPECT_GE(resizes(*morph), 3);
 }
 
-// So that three are prepared beside one step, or sixteen, wherever on the way the cache grows.
+// So that three are prepared during one step, or sixteen, wherever on the path the cache grows.
 TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
   const std::vector<Form> path = path_to(bounds_, Precision::kW8);
   for (const auto& [aim, swaps] :

@@ -18,7 +18,7 @@ struct EstimatedConfiguration {
   Configuration configuration;
   Latency latency;
   ConfigurationMemory memory;
-  std::int64_t total_bytes = 0;  // of all devices, with stages as even as possible
+  std::int64_t total_bytes = 0;  // memory of all devices, with stages as even as possible
 };
 
 // What serving costs on average on the devices at hand.
@@ -30,9 +30,9 @@ struct Pricing {
 
 // The numbers that intents compare.
 struct Score {
-  double latency_ms = 0;      // of an answer: TTFT + output tokens * TPOT
+  double latency_ms = 0;      // time of an answer: TTFT + output tokens * TPOT
   double cost = 0;            // in the unit of the price
-  double device_seconds = 0;  // of an answer
+  double device_seconds = 0;  // device time of an answer
 };
 
 Score score_of(const EstimatedConfiguration& candidate, int output_tokens, const Pricing& pricing);

@@ -14,8 +14,8 @@ namespace protean {
 // The batch of a step, as far as its time depends on it.
 struct Batch {
   double decoding = 0;        // sequences that get a token each
-  double context_tokens = 0;  // of all of them, in KV
-  double prompt_tokens = 0;   // computed in addition
+  double context_tokens = 0;  // tokens in KV of all these sequences
+  double prompt_tokens = 0;   // prompt tokens computed in the same step
 };
 
 // The time of a step of one form as a function of its batch: StepCost with the form's shares and

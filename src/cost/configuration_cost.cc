@@ -30,7 +30,7 @@ StepShape first_step(const PlannedLoad& load) {
 // The time of a step on its way through all stages.
 struct StagedStep {
   double path_us = 0;     // through all stages, with the messages between them
-  double slowest_us = 0;  // of one stage
+  double slowest_us = 0;  // time of the slowest stage
 };
 
 StagedStep staged_step(const ModelSpec& spec, const Configuration& configuration,

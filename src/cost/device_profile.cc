@@ -13,8 +13,8 @@
 namespace protean {
 namespace {
 
-constexpr int kHalves = 2;        // of a layer, each of which ends in an all-reduce
-constexpr int kElementBytes = 2;  // of activations on these devices
+constexpr int kHalves = 2;        // halves of a layer; each ends in an all-reduce
+constexpr int kElementBytes = 2;  // bytes of an activation on these devices
 
 // Rates of A100, H100 and A40 are medians of Vidur's profiles (github.com/microsoft/vidur, MIT) of
 // Llama-2-70B: matrices at 1 and at 4,096 tokens on one device, the other kernels of a layer,

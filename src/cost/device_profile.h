@@ -30,14 +30,14 @@ inline constexpr Transfer kAssumedSums = {.us = 5, .bytes_per_us = 4000};
 struct DeviceProfile {
   std::string_view name;
   std::int64_t memory_bytes = 0;
-  double weight_bytes_per_us = 0;    // of matrices, in a step of few tokens
-  double kv_bytes_per_us = 0;        // of keys and values
-  double operations_per_us = 0;      // of matrices of bf16; a multiply-add counts two
-  double layer_us = 0;               // of a layer's norms, activations and sums for few tokens
+  double weight_bytes_per_us = 0;    // reads matrices, in a step of few tokens
+  double kv_bytes_per_us = 0;        // reads keys and values
+  double operations_per_us = 0;      // multiplies bf16 matrices; a multiply-add counts two
+  double layer_us = 0;               // a layer's norms, activations and sums for few tokens
   double token_element_us = 0;       // the same for each token and element of the hidden state
   std::array<Transfer, 3> reduce{};  // all-reduce among 2, 4 and 8 devices
-  Transfer send;                     // to the next stage
-  std::string_view source;           // of these numbers
+  Transfer send;                     // sends rows to the next stage
+  std::string_view source;           // where these numbers come from
 };
 
 // The devices whose profiles are built in.

@@ -12,7 +12,7 @@ namespace protean {
 // whole means that a device's share does not end on a page.
 struct FfnTensor {
   std::string name;
-  double pages = 0;  // of the whole tensor
+  double pages = 0;  // pages of the whole tensor
 
   double pages_at(int degree) const { return pages / degree; }
   // The share of the tensor that padding adds if each of `degree` shares begins on a page.

@@ -50,11 +50,11 @@ struct ModelEstimate {
 struct Fingerprint {
   StepCost cost;
   std::vector<ModelEstimate> models;
-  std::vector<TimedStep> steps;  // that were timed, see in_layers()
-  int layers = 0;                // of the deepest of them
-  int prompt_tokens = 0;         // of the request behind each latency
-  double seconds = 0;            // that learning took
-  double load_seconds = 0;       // of it, for weights
+  std::vector<TimedStep> steps;  // timed steps, see in_layers()
+  int layers = 0;                // layers of the deepest timed model
+  int prompt_tokens = 0;         // prompt of the request behind each latency
+  double seconds = 0;            // time that learning took
+  double load_seconds = 0;       // part of `seconds` that loading weights took
 };
 
 }  // namespace protean

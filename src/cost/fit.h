@@ -30,7 +30,7 @@ Result<StepCost> fit_step_cost(std::span<const TimedStep> steps);
 bool covers(const StepCost& cost, const StepPrecision& precision);
 
 struct PredictionError {
-  double mean = 0;  // of |predicted - measured| / measured
+  double mean = 0;  // mean of |predicted - measured| / measured
   double worst = 0;
   int steps = 0;
 };

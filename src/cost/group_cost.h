@@ -22,9 +22,9 @@ struct GroupCost {
 
   // Steps of the whole model on 1, 2, 4 and 8 devices that share every layer.
   std::array<StepCost, kDegrees> shared;
-  Transfer rows;                // of a step's activations to other devices
-  Transfer exchange;            // of KV and weights from one device to another
-  double activation_bytes = 4;  // of an element of the hidden state
+  Transfer rows;                // how a step's activations go to other devices
+  Transfer exchange;            // how KV and weights go from one device to another
+  double activation_bytes = 4;  // bytes of an element of the hidden state
 
   // Returns the cost on as many devices, or the next smaller number that is known.
   const StepCost& on(std::size_t devices) const;

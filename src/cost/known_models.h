@@ -14,7 +14,7 @@ namespace protean {
 struct KnownModel {
   std::string_view name;
   ModelSpec spec;
-  int experts = 0;  // of a mixture-of-experts layer; 0: its MLP is dense
+  int experts = 0;  // experts of a layer; 0: its MLP is dense
 };
 
 std::span<const KnownModel> known_models();

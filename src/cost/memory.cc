@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kPadding = 32;            // of both sides of a matrix
+constexpr std::int64_t kPadding = 32;            // both sides of a matrix are multiples of it
 constexpr std::int64_t kLine = 64;               // on which each matrix begins
 constexpr std::int64_t kVectorElementBytes = 4;  // norms and biases stay f32
 

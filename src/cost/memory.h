@@ -15,7 +15,7 @@ std::int64_t component_bytes(const ModelSpec& spec, Component component, Precisi
 // The bytes of a component's matrices alone, each of which begins on a line of 64 bytes.
 std::int64_t matrices_bytes(const ModelSpec& spec, Component component, Precision precision);
 std::int64_t layer_bytes(const ModelSpec& spec, const LayerPrecision& precision);
-std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // of both halves
+std::int64_t layer_bytes(const ModelSpec& spec, Precision precision);  // both halves alike
 
 // Bytes of the embedding matrix or the LM head at precision `embeddings`.
 std::int64_t vocab_matrix_bytes(const ModelSpec& spec, Precision embeddings);
@@ -28,9 +28,9 @@ int partial_sums(int held);
 
 // What a device of a group computes, as far as its buffers depend on it.
 struct DeviceShare {
-  int shards = 1;          // that each component is packed in
+  int shards = 1;          // shards that each component is packed in
   int held = 1;            // the most shards of a component that the device holds
-  bool exchanges = false;  // with other devices that hold shards of the same component
+  bool exchanges = false;  // sums with other devices that hold shards of the same component
 };
 
 DeviceShare share_of(const Form& form, const Holding& holding);

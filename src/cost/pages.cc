@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kLargestPage = 2 * kMiB;
 constexpr std::int64_t kSmallestPage = 4 * kKiB;
 constexpr std::int64_t kPagesOfAHalf = 8;   // at least, at bf16
-constexpr std::int64_t kMostPages = 32768;  // of all devices
+constexpr std::int64_t kMostPages = 32768;  // bound of all devices' pages
 
 std::int64_t shard_pages(const ModelSpec& spec, Component component, Precision precision,
                          std::int64_t page_bytes, int shards) {
@@ -51,7 +51,7 @@ std::int64_t blocks_on(const ModelSpec& spec, const Form& form, int device, std:
                        std::int64_t page_bytes) {
   std::int64_t arrays = 0;
   std::int64_t widest = 0;
-  std::int64_t stride = 0;  // of all arrays
+  std::int64_t stride = 0;  // sum of the strides of all arrays
   bool one_copy = true;
   const std::vector<Holding::Layer>& layers = holding_of(form, device).layers;
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {

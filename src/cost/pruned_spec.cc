@@ -35,7 +35,7 @@ ModelSpec pruned_spec(const ModelSpec& spec, const Pruning& pruning) {
     return spec;
   }
   const double keep = 1.0 - pruning.percent / 100.0;
-  const double mlp_weights = 3.0 * spec.hidden;  // of a neuron
+  const double mlp_weights = 3.0 * spec.hidden;  // weights of a neuron
   ModelSpec pruned = spec;
   pruned.attention = pruned_heads(spec.attention, keep);
   const double left =

@@ -8,7 +8,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kInputBlock = 32;  // of a packed matrix
+constexpr std::int64_t kInputBlock = 32;  // inputs of a block of a packed matrix
 constexpr std::int64_t kPanel = 32;       // outputs of a packed matrix
 
 // True if each shard has to begin with a group, so that stored integers can be copied unchanged.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kRate = 0.1;         // share of an error that a step corrects
 constexpr double kMostError = 0.25;   // logarithm; larger errors count as this
-constexpr double kMachineWeight = 4;  // of the machine's factor against a precision's own
+constexpr double kMachineWeight = 4;  // weight of the machine's factor against a precision's own
 
 }  // namespace
 

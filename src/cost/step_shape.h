@@ -24,8 +24,8 @@ struct StepShape {
 
 StepShape prefill_shape(int tokens, int context = 0);
 StepShape decode_shape(int sequences, int context);
-StepShape inner_chunk(int tokens, int context = 0);  // of a prompt: draws no token
-StepShape inner_chunks(int sequences, int tokens);   // of several prompts
+StepShape inner_chunk(int tokens, int context = 0);  // an inner chunk of a prompt draws no token
+StepShape inner_chunks(int sequences, int tokens);   // the same of several prompts
 
 // Returns a plan of this shape with random tokens. Each sequence has blocks of its own, from 0 on.
 // `seed` changes the tokens.

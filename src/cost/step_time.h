@@ -19,7 +19,7 @@ LayerShares layer_shares(const ModelSpec& spec, const Form& form);
 // The precisions that the time of a step depends on.
 struct StepPrecision {
   LayerShares layers{};
-  Precision embeddings = Precision::kBf16;  // of the LM head
+  Precision embeddings = Precision::kBf16;  // the LM head's precision
 };
 
 StepPrecision step_precision(const ModelSpec& spec, const Form& form);
@@ -40,7 +40,7 @@ struct LayersCost {
 
 // The cost of the LM head at one precision.
 struct LogitsCost {
-  double step_us = 0;  // of a step with any logits: the LM head is read once
+  double step_us = 0;  // for a step with any logits: the LM head is read once
   double row_us = 0;   // for each row of logits
 
   bool is_known() const { return step_us + row_us > 0; }
@@ -57,7 +57,7 @@ struct StepCost {
   double context_token_us = 0;
   double sequence_us = 0;
   double kv_token_us = 0;
-  double copy_bytes_per_us = 0;  // of weights that a morph reads, by one thread; 0: not known
+  double copy_bytes_per_us = 0;  // speed of one thread that reads weights for a morph; 0: not known
   std::array<LayersCost, kPrecisions.size()> layers{};
   std::array<LogitsCost, kPrecisions.size()> logits{};
 

@@ -23,7 +23,8 @@ struct StepWork {
   double kv_least_tokens = 0;  // the same without the tiles' other positions
 };
 
-StepWork work_of(const StepPlan& plan);  // of a model without windows
+// Returns the work of a step of a model without windows.
+StepWork work_of(const StepPlan& plan);
 StepWork work_of(const StepPlan& plan, const ModelSpec& spec);
 
 // The least that any machine must read and compute for a step.

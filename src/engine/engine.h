@@ -35,9 +35,9 @@ struct EngineConfig {
   // before it, so that no request waits forever behind others of its priority.
   TimeNs default_first_token_ns = 10 * kNsPerS;
   std::optional<MorphConfig> morph;  // without it, the form never changes
-  StepCost step_cost;                // of this model on this machine; all 0: not known
-  StepPrecision step_precision;      // of the form, if it never changes
-  ReplicaId replica;                 // written into every batch of outputs
+  StepCost step_cost;            // what steps of this model cost on this machine; all 0: not known
+  StepPrecision step_precision;  // the form's precisions, if it never changes
+  ReplicaId replica;             // written into every batch of outputs
 };
 
 // The state machine of one replica: takes events and produces steps and outputs. Decides when an
@@ -205,7 +205,7 @@ class Engine {
   QueueTimes times_;
   std::deque<StartedStep> started_;  // steps in flight
   TimeNs last_done_ns_ = 0;
-  TimeNs now_ns_ = 0;  // of the event being handled
+  TimeNs now_ns_ = 0;  // the time of the event being handled
   OutputBatch batch_;  // the outputs of that event so far
   int step_tokens_ = 0;
   TimeNs expected_wait_ns_ = 0;

@@ -438,56 +438,5 @@ TEST_F(EngineMorph, WithoutMorphsAWishIsAnsweredToo) {
   EXPECT_EQ(heard.form, nullptr);
 }
 
-// An embedding matrix and LM head whose variant takes nearly all pages of the KV cache.
-struct LargeEmbeddings : EngineMorph {
-  LargeEmbeddings() : EngineMorph(morph_for_test(36, MorphMode::kOff, 2, 1000)) {}
-
-  void lend() {
-    const auto granted = wish({.embeddings = Precision::kW8});
-    ASSERT_TRUE(granted.ok()) << granted.error().message;
-    ASSERT_EQ(granted->steps.size(), 3U);
-    ready();  // the smaller KV cache
-    apply();
-    ASSERT_LT(device.form().kv.blocks, 7);
-    ASSERT_EQ(device.preparing.size(), 1U);
-  }
-  void expect_served(std::uint64_t id) {
-    send(Arrival{request(id, 40, 16)});  // 7 blocks
-    settle();
-    EXPECT_EQ(sink.all<Finished>().back().request, RequestId{id});
-    EXPECT_EQ(sink.all<Finished>().back().reason, FinishReason::kLength);
-  }
-};
-
-TEST_F(LargeEmbeddings, BorrowFromTheCacheAndNoRequestIsRefusedMeanwhile) {
-  lend();
-  expect_served(1);
-  EXPECT_EQ(device.form().embeddings, Precision::kW8);
-  EXPECT_GT(device.form().kv.blocks, morph.start.kv.blocks);
-  EXPECT_EQ(sink.form->swaps_down_total, 1);
-  ASSERT_TRUE(wish({.embeddings = Precision::kBf16}).ok());
-  expect_served(2);
-  EXPECT_EQ(device.form(), morph.start);
-  EXPECT_EQ(sink.form->swaps_up_total, 1);
-}
-
-TEST_F(LargeEmbeddings, GiveBackWhatTheyBorrowedIfTheyFail) {
-  lend();
-  fail(0, "no value for these weights");
-  expect_served(1);
-  EXPECT_EQ(device.form(), morph.start) << "without a policy too";
-  EXPECT_EQ(sink.form->failures_total, 1);
-}
-
-TEST_F(LargeEmbeddings, ServeARequestThatWasPromisedWhatTheyBorrow) {
-  send(Arrival{request(1, 40, 16)});
-  ASSERT_TRUE(wish({.embeddings = Precision::kW8}).ok());
-  expect_served(2);
-  ASSERT_EQ(sink.all<Finished>().size(), 2U);
-  EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kLength);
-  EXPECT_EQ(device.form().embeddings, Precision::kW8);
-  EXPECT_NE(error({.embeddings = Precision::kW4}).find("served are bf16, w8"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace protean

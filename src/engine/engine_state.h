@@ -13,14 +13,14 @@
 
 namespace protean {
 
-// All requests of an engine without steps in flight, as a value: engines merge and part by handing
+// All requests of an engine without steps in flight, as a value: engines merge and split by handing
 // it over (Engine::release_all, absorb).
 struct EngineState {
   SchedulerState scheduler;
   std::unordered_map<RequestId, LiveRequest> live;
   // Go on in the engine that absorbs the state; nothing: that one has its own.
   std::optional<FormCounts> form_counts;
-  std::optional<FormWish> policy;          // its mode and floor, the same for all engines
+  std::optional<FormWish> policy;          // its mode and floor; a group takes its first home's
   std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
 };
 

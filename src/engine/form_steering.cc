@@ -13,7 +13,7 @@ namespace protean {
 namespace {
 
 constexpr TimeNs kTokensEveryNs = kNsPerS;
-constexpr TimeNs kTryAgainNs = 2 * kNsPerS;  // a swap that failed, or lending that was called off
+constexpr TimeNs kTryAgainNs = 2 * kNsPerS;  // after a step of a morph failed
 
 template <class... Args>
 Error refused(fmt::format_string<Args...> format, Args&&... args) {
@@ -70,42 +70,42 @@ void FormSteering::on(const MorphReady& ready) {
   if (run_.totals().failures == failures) {
     return;
   }
+  pace_.bytes = 0;
+  pinned_ = false;  // the operator's form cannot be reached
   const MorphStep& failed = run_.history()->back()->step;
   if (const auto* swap = std::get_if<SwapComponent>(&failed)) {
-    out_of_reach_.failed.push_back({*swap, now_ns_ + kTryAgainNs});
+    failed_.push_back({*swap, now_ns_ + kTryAgainNs});
+    take_free_pages();
   } else {
     next_decision_ns_ = now_ns_ + kTryAgainNs;
   }
-  pace_.bytes = 0;
-  pinned_ = false;  // the operator's form cannot be reached
-  give_back_lent();
 }
 
-// Returns lent pages to the KV cache after a failure, if no policy does.
-void FormSteering::give_back_lent() {
-  Form back = run_.committed();
-  if (policy_rules() || run_.wanted() != back || back.kv.blocks >= kv_before_wish_) {
-    return;
-  }
-  back.kv.blocks = kv_before_wish_;
-  if (Result<Morph> morph = plan_morph(run_.committed(), back, config_.bounds); morph.ok()) {
-    morph->reason = "the KV cache gets back what it lent";
-    run_.retarget(*morph, false, now_ns_);
+// Returns the form with all KV blocks that fit.
+Form FormSteering::with_free_pages(Form form) const {
+  form.kv.blocks = std::min(kv_blocks_beside(config_.bounds, form), largest_kv_blocks_);
+  return form;
+}
+
+bool FormSteering::frees_pages(const Form& to) const {
+  return with_free_pages(to).kv.blocks > with_free_pages(run_.committed()).kv.blocks;
+}
+
+// Lets KV take the pages that a morph which ended early left free, if neither a policy nor an
+// operator decides about them. What is still under way goes on.
+void FormSteering::take_free_pages() {
+  if (!policy_rules() && !pinned_) {
+    go_towards({with_free_pages(run_.wanted()), "KV gets the pages that are free"}, {});
   }
 }
 
 void FormSteering::on(const MorphDone& done) {
   run_.on(done, now_ns_);
   changed_ns_ = now_ns_;
-  learn_pace();
-}
-
-// Learns from a morph that has gone all the way how fast variants are read.
-void FormSteering::learn_pace() {
   if (run_.busy()) {
     return;
   }
-  if (pace_.bytes > 0 && now_ns_ > pace_.began_ns) {
+  if (pace_.bytes > 0 && now_ns_ > pace_.began_ns) {  // it has gone all the way
     const double seen = pace_.bytes / (static_cast<double>(now_ns_ - pace_.began_ns) / kNsPerS);
     pace_.bytes_per_s = std::sqrt(pace_.bytes_per_s * seen);
   }
@@ -113,28 +113,30 @@ void FormSteering::learn_pace() {
 }
 
 void FormSteering::packed(std::shared_ptr<const Packing> packing) {
-  out_of_reach_.packing = std::move(packing);
-  out_of_reach_.packed_ns = now_ns_;
-}
-
-void FormSteering::step_done(TimeNs took_ns) {
-  run_.step_took(took_ns);
+  packing_ = std::move(packing);
+  larger_kv_since_ns_ = -1;  // the variant may make room for it
+  ++changes_;
 }
 
 void FormSteering::advance(bool quiet) {
-  if (run_.shrinking() && !run_.insists()) {
-    if (const std::int64_t lacking = scheduler_.demand().blocks_short; lacking > 0) {
-      const bool only_lends = run_.wanted().kv.blocks >= run_.committed().kv.blocks;
-      run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
-      (only_lends ? no_lending_before_ns_ : changed_ns_) =
-          only_lends ? now_ns_ + kTryAgainNs : now_ns_;
-      pace_.bytes = 0;
+  const std::int64_t lacking =
+      run_.shrinking() && !run_.insists() ? scheduler_.demand().blocks_short : 0;
+  if (lacking > 0) {
+    const Wanted wanted{run_.wanted(), run_.reason()};
+    run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
+    pace_.bytes = 0;
+    if (frees_pages(wanted.form)) {
+      go_towards(wanted, {});  // KV was to lend more than the first swap needs
+    } else {
+      changed_ns_ = now_ns_;
+      take_free_pages();
     }
   }
   const TimeNs committed_ns = run_.last_commit_ns();
   run_.advance(quiet, now_ns_);
   if (run_.last_commit_ns() != committed_ns) {
     times_.set_precision(step_precision(config_.bounds.spec, run_.committed()));
+    larger_kv_since_ns_ = -1;  // a morph that goes on may make room
   }
   promise_kv();
 }
@@ -142,9 +144,8 @@ void FormSteering::advance(bool quiet) {
 void FormSteering::observe(const Observation& observation) {
   if (!scheduler_.has_too_large()) {
     larger_kv_since_ns_ = -1;
-  } else if (larger_kv_since_ns_ < std::max(run_.last_commit_ns(), out_of_reach_.packed_ns) ||
-             larger_kv_since_ns_ < 0) {
-    larger_kv_since_ns_ = now_ns_;  // a morph that goes on may make room, or a variant packed now
+  } else if (larger_kv_since_ns_ < 0) {
+    larger_kv_since_ns_ = now_ns_;
   }
   if (now_ns_ >= next_decision_ns_) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
@@ -160,21 +161,19 @@ void FormSteering::observe(const Observation& observation) {
 }
 
 Situation FormSteering::situation(const Observation& observation, const Demand& demand) {
-  std::erase_if(out_of_reach_.failed,
-                [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
-  Situation now{
-      .committed = run_.committed(),
-      .heading = run_.wanted(),
-      .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
-      .needed_blocks = static_cast<double>(observation.kv_blocks_used + demand.blocks_wanted),
-      .copy_bytes_per_s = pace_.bytes_per_s,
-      .failed = {},
-      .missing = {}};
-  for (const FailedSwap& failed : out_of_reach_.failed) {
+  std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
+  Situation now{.committed = run_.committed(),
+                .heading = run_.wanted(),
+                .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
+                .needed_blocks = observation.kv_blocks_used + demand.blocks_wanted,
+                .copy_bytes_per_s = pace_.bytes_per_s,
+                .failed = {},
+                .missing = {}};
+  for (const FailedSwap& failed : failed_) {
     now.failed.push_back(failed.swap);
   }
-  if (out_of_reach_.packing != nullptr) {
-    now.missing = out_of_reach_.packing->missing;
+  if (packing_ != nullptr) {
+    now.missing = packing_->missing;
   }
   return now;
 }
@@ -193,12 +192,12 @@ void FormSteering::decide(const Observation& observation) {
   }
   Decision decision = policy_.decide(times_.speed(), load, situation(observation, demand));
   predictions_ = std::move(decision.predictions);
-  if (!decision.wanted) {
-    decision.wanted = idle_pages();
+  if (!decision.wanted && !run_.busy()) {
+    decision.wanted = Wanted{with_free_pages(run_.committed()), "pages lie idle", true};
   }
   if (decision.wanted) {
     MorphAim aim{.faster_steps = !decision.wanted->for_room && demand.blocks_short <= 0};
-    if (aim.faster_steps && now_ns_ >= no_lending_before_ns_) {
+    if (aim.faster_steps) {
       aim.idle_blocks =
           std::max<std::int64_t>(0, observation.kv_blocks - observation.kv_blocks_used -
                                         demand.blocks_wanted - observation.running);
@@ -218,46 +217,24 @@ void FormSteering::decide_by_paper(const Observation& observation, const Demand&
   }
 }
 
-// Returns true if KV has to lend pages to a lowering because requests lack KV blocks. If all blocks
-// are in use then, the last sequences in order are preempted. Waiting for answers to end would cost
-// more: requests that lack blocks would wait with them for the larger KV. A reserve instead would
-// cost its blocks at all times, and a part of a layer would not need a smaller one: the KV of each
-// layer is on pages of its own, so KV gives up a page of every layer or none.
-bool FormSteering::insists(const Morph& morph, const MorphAim& aim) const {
-  const Form& form = run_.committed();
-  const auto lowers = [&](const MorphStep& step) {
-    const auto* swap = std::get_if<SwapComponent>(&step);
-    return swap != nullptr && is_lower(swap->to, precision_of(form, swap->layer, swap->component));
-  };
-  return !aim.faster_steps && !morph.steps.empty() &&
-         kv_blocks_of(morph.steps.front()).value_or(form.kv.blocks) < form.kv.blocks &&
-         std::any_of(morph.steps.begin(), morph.steps.end(), lowers);
-}
-
+// Begins the morph to a form. If a lowering needs blocks that are in use, the last sequences in
+// order are preempted. Waiting for answers to end would cost more: requests that lack blocks would
+// wait with them for the larger KV. A reserve instead would cost its blocks at all times, and a
+// part of a layer would not need a smaller one: the KV of each layer is on pages of its own, so KV
+// gives up a page of every layer or none.
 void FormSteering::go_towards(const Wanted& wanted, const MorphAim& aim) {
-  Result<Morph> morph =
-      plan_with_or_without_embeddings(run_.committed(), wanted.form, config_.bounds, aim);
-  if (!morph.ok() || after(run_.committed(), *morph) == run_.wanted()) {
+  const Form& from = run_.committed();
+  Result<Morph> morph = plan_with_or_without_embeddings(from, wanted.form, config_.bounds, aim);
+  if (!morph.ok() || after(from, *morph) == run_.wanted()) {
     return;
   }
   morph->reason = wanted.reason;
-  const bool fresh = !run_.busy();
-  const Form from = run_.committed();
-  run_.retarget(*morph, insists(*morph, aim), now_ns_);
-  pace_.bytes = fresh ? policy_.seconds(from, run_.wanted(), 1) : 0;
+  const std::int64_t needed =
+      scheduler_.observe().kv_blocks_used + scheduler_.demand().blocks_wanted;
+  pace_.bytes = run_.busy() ? 0 : policy_.seconds(from, after(from, *morph), 1);
   pace_.began_ns = now_ns_;
-}
-
-// Returns the present form with all KV blocks that fit: a morph that was called off or failed may
-// have ended with fewer.
-std::optional<Wanted> FormSteering::idle_pages() const {
-  if (run_.busy() || run_.committed() == policy_.path().front()) {
-    return std::nullopt;
-  }
-  Result<Form> form = form_of({});
-  return form.ok() && *form != run_.committed()
-             ? std::optional(Wanted{*std::move(form), "pages lie idle", true})
-             : std::nullopt;
+  const bool idle_only = aim.idle_blocks > 0 && least_kv_blocks(from, *morph) >= needed;
+  run_.retarget(*morph, frees_pages(wanted.form) && !idle_only, now_ns_);
 }
 
 WishAnswered FormSteering::on(const WantForm& want) {
@@ -267,8 +244,8 @@ WishAnswered FormSteering::on(const WantForm& want) {
 void FormSteering::free_form() {
   if (config_.mode != MorphMode::kOff) {
     (void)grant({.release = true});
-  } else if (const Result<Form> form = form_of({}); form.ok()) {
-    (void)go_to(*form, "KV gets the pages that are free", false);
+  } else {
+    (void)go_to(with_free_pages(run_.committed()), "KV gets the pages that are free", false);
   }
 }
 
@@ -292,13 +269,14 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
         "for one after the other");
   }
   if (wish.names_policy()) {
-    return set_policy(wish);
+    return grant_policy(wish);
   }
   if (wish.release) {
     if (config_.mode == MorphMode::kOff) {
       return go_to(config_.start, "released by an operator: the form as it was loaded", false);
     }
     pinned_ = false;
+    ++changes_;
     promise_kv();
     return Morph{.steps = {}, .reason = "handed back to the policy"};
   }
@@ -307,17 +285,38 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
 }
 
 // Changes how the policy decides from its next decision on. The form stays until then.
-Morph FormSteering::set_policy(const FormWish& wish) {
+void FormSteering::set_policy(const FormWish& wish) {
   config_.mode = wish.mode.value_or(config_.mode);
   config_.policy.late_per_nat = options_for(config_.mode).late_per_nat;
   config_.bounds.floor = wish.floor.value_or(config_.bounds.floor);
   policy_ = policy_of(config_, scheduler_.config());
   predictions_.clear();
   next_decision_ns_ = now_ns_;
+  ++changes_;
+  take_free_pages();
   promise_kv();
-  return {.steps = {},
-          .reason = fmt::format("the policy's mode is {}, its quality floor {}",
-                                to_string(config_.mode), to_string(config_.bounds.floor))};
+}
+
+Result<Morph> FormSteering::grant_policy(const FormWish& wish) {
+  MorphConfig asked = config_;
+  asked.mode = wish.mode.value_or(asked.mode);
+  asked.bounds.floor = wish.floor.value_or(asked.bounds.floor);
+  const auto largest_of = [&](const MorphPolicy& policy, MorphMode mode) {
+    return largest_kv(policy, pinned_ ? MorphMode::kOff : mode);
+  };
+  const std::int64_t largest = largest_of(policy_of(asked, scheduler_.config()), asked.mode);
+  const std::int64_t needed = scheduler_.largest_need();
+  if (largest < std::min(needed, largest_of(policy_, config_.mode))) {
+    return make_error(ErrorCode::kExhausted,
+                      "mode {} with quality floor {} cannot be set: KV would have at most {} "
+                      "blocks, but a request that was accepted needs {}: ask again when it has "
+                      "ended",
+                      to_string(asked.mode), to_string(asked.bounds.floor), largest, needed);
+  }
+  set_policy(wish);
+  return Morph{.steps = {},
+               .reason = fmt::format("the policy's mode is {}, its quality floor {}",
+                                     to_string(asked.mode), to_string(asked.bounds.floor))};
 }
 
 Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, bool pinned) {
@@ -334,7 +333,6 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, b
   }
   morph->reason = reason;
   pinned_ = pinned;
-  kv_before_wish_ = run_.busy() ? kv_before_wish_ : run_.committed().kv.blocks;
   run_.retarget(*morph, true, now_ns_);
   promise_kv();
   return morph;
@@ -378,7 +376,7 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
     form.layer_precision = wish.layers;
   }
   form.embeddings = wish.embeddings.value_or(form.embeddings);
-  const std::int64_t fitting = std::min(kv_blocks_beside(config_.bounds, form), largest_kv_blocks_);
+  const std::int64_t fitting = with_free_pages(form).kv.blocks;
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
   if (wish.kv_blocks && *wish.kv_blocks <= 0) {
     return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);
@@ -399,20 +397,25 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   return form;
 }
 
-// Sets what KV requests may need, so that none waits forever: the policy's forms grow when they are
-// needed, as far as the path leads; a form that only an operator changes might not.
+// Returns the KV blocks that a request may need. The policy's forms grow when they are needed, as
+// far as the path leads; a form that only an operator changes might not. While KV lends some, those
+// count that it has with the present weights, because it gets them back if the morph fails.
+std::int64_t FormSteering::largest_kv(const MorphPolicy& policy, MorphMode mode) const {
+  if (mode != MorphMode::kOff) {
+    return std::min(largest_kv_blocks_, policy.path().back().kv.blocks);
+  }
+  const Form& now = run_.committed();
+  const std::int64_t kept = run_.busy() ? with_free_pages(now).kv.blocks : now.kv.blocks;
+  return std::min(kept, run_.wanted().kv.blocks);
+}
+
 void FormSteering::promise_kv() {
   if (run_.holds()) {
     return;  // the form will change again
   }
-  std::int64_t now = run_.committed().kv.blocks;
-  if (run_.busy()) {  // some may be lent
-    now = std::max(now, kv_before_wish_);
-  }
-  const std::int64_t released = config_.mode == MorphMode::kOff
-                                    ? config_.start.kv.blocks
-                                    : std::min(largest_kv_blocks_, policy_.path().back().kv.blocks);
-  scheduler_.set_largest_kv(policy_rules() ? released : std::min(now, run_.wanted().kv.blocks),
+  const std::int64_t released =
+      config_.mode == MorphMode::kOff ? config_.start.kv.blocks : largest_kv(policy_, config_.mode);
+  scheduler_.set_largest_kv(policy_rules() ? released : largest_kv(policy_, MorphMode::kOff),
                             released);
 }
 
@@ -425,22 +428,28 @@ std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
   if (policy_rules() && !(idle && at_rest())) {
     next_ns = std::max(next_decision_ns_, now_ns_ + 1);
   }
-  if (larger_kv_since_ns_ >= 0) {
-    const TimeNs give_up_ns =
-        std::max(larger_kv_since_ns_ + config_.larger_kv_within_ns, now_ns_ + 1);
-    next_ns = std::min(next_ns.value_or(give_up_ns), give_up_ns);
+  if (const auto give_up_ns = gives_up_ns()) {
+    const TimeNs then_ns = std::max(*give_up_ns, now_ns_ + 1);
+    next_ns = std::min(next_ns.value_or(then_ns), then_ns);
   }
-  if (told_.any && ledger_.tokens() != told_.tokens) {  // the last tokens before a quiet time
+  if (ledger_.tokens() != told_.tokens) {  // the last tokens before a quiet time
     const TimeNs tell_ns = std::max(told_.at_ns + kTokensEveryNs, now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(tell_ns), tell_ns);
   }
   return next_ns;
 }
 
+// Returns when requests fail that wait for a larger KV; nothing if none waits, or while a morph
+// leads to a form that holds them.
+std::optional<TimeNs> FormSteering::gives_up_ns() const {
+  const bool waits = larger_kv_since_ns_ >= 0 &&
+                     !(run_.busy() && run_.wanted().kv.blocks >= scheduler_.largest_need());
+  return waits ? std::optional(larger_kv_since_ns_ + config_.larger_kv_within_ns) : std::nullopt;
+}
+
 std::vector<RequestId> FormSteering::given_up() const {
-  const bool in_vain =
-      larger_kv_since_ns_ >= 0 && now_ns_ - larger_kv_since_ns_ >= config_.larger_kv_within_ns;
-  return in_vain ? scheduler_.too_large() : std::vector<RequestId>{};
+  const auto give_up_ns = gives_up_ns();
+  return give_up_ns && now_ns_ >= *give_up_ns ? scheduler_.too_large() : std::vector<RequestId>{};
 }
 
 void FormSteering::go_on_from(const FormCounts& counts) {
@@ -449,21 +458,13 @@ void FormSteering::go_on_from(const FormCounts& counts) {
 }
 
 std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
+  const std::uint64_t changes = run_.changes() + changes_;
   const bool more_tokens =
       ledger_.tokens() != told_.tokens && now_ns_ - told_.at_ns >= kTokensEveryNs;
-  if (told_.any && run_.changes() == told_.changes && pinned_ == told_.pinned &&
-      config_.mode == told_.mode && config_.bounds.floor == told_.floor &&
-      out_of_reach_.packing == told_.packing && !more_tokens) {
+  if (told_.changes == changes && !more_tokens) {
     return nullptr;
   }
-  told_ = {.any = true,
-           .pinned = pinned_,
-           .mode = config_.mode,
-           .floor = config_.bounds.floor,
-           .packing = out_of_reach_.packing,
-           .changes = run_.changes(),
-           .tokens = ledger_.tokens(),
-           .at_ns = now_ns_};
+  told_ = {.changes = changes, .tokens = ledger_.tokens(), .at_ns = now_ns_};
   auto status = std::make_shared<FormStatus>();
   const MorphRun::Totals& totals = run_.totals();
   status->form = run_.reached();
@@ -478,7 +479,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->pages = {.page_bytes = config_.bounds.budget.page_bytes,
                    .all = config_.bounds.budget.pages,
                    .free = run_.pages_free()};
-  status->packing = out_of_reach_.packing;
+  status->packing = packing_;
   status->swaps_down_total = totals.swaps_down;
   status->swaps_up_total = totals.swaps_up;
   status->kv_resizes_total = totals.kv_resizes;

@@ -32,7 +32,9 @@ struct FormCounts {
 // Steers a replica's form: watches its load, asks the policy, answers operators' wishes, also about
 // the policy itself, and runs the morphs that follow. A wish pins the form until it is released, or
 // until its morph fails. Requests are promised only as much KV as a form has that can still be
-// reached. Single-threaded; executor, scheduler and times outlive it.
+// reached, and a wish that would break such a promise is refused. Without a policy, KV gets the
+// pages that a morph which fails leaves free. Single-threaded; executor, scheduler and times
+// outlive it.
 class FormSteering {
  public:
   FormSteering(const MorphConfig& config, const SchedulerConfig& limits, Executor& executor,
@@ -46,11 +48,11 @@ class FormSteering {
   void on(const MorphDone& done);
   WishAnswered on(const WantForm& want);
   void packed(std::shared_ptr<const Packing> packing);
-  const std::shared_ptr<const Packing>& packing() const { return out_of_reach_.packing; }
+  const std::shared_ptr<const Packing>& packing() const { return packing_; }
   void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
   StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
   void step_started() { run_.step_started(); }
-  void step_done(TimeNs took_ns);
+  void step_done(TimeNs took_ns) { run_.step_took(took_ns); }
   void first_token(TimeNs ttft_ns) { watch_.first_token(now_ns_, ttft_ns); }
   void next_token(TimeNs tpot_ns) { watch_.next_token(now_ns_, tpot_ns); }
   std::shared_ptr<const std::string> drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) {
@@ -98,17 +100,19 @@ class FormSteering {
   Situation situation(const Observation& observation, const Demand& demand);
   void decide(const Observation& observation);
   void decide_by_paper(const Observation& observation, const Demand& demand);
-  bool insists(const Morph& morph, const MorphAim& aim) const;
   void go_towards(const Wanted& wanted, const MorphAim& aim);
-  void learn_pace();
-  std::optional<Wanted> idle_pages() const;
+  Form with_free_pages(Form form) const;
+  bool frees_pages(const Form& to) const;
+  void take_free_pages();
   Status check_precisions(const FormWish& wish) const;
-  void give_back_lent();
   Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
-  Morph set_policy(const FormWish& wish);
+  void set_policy(const FormWish& wish);
+  Result<Morph> grant_policy(const FormWish& wish);
   Result<Morph> go_to(const Form& form, const std::string& reason, bool pinned);
+  std::int64_t largest_kv(const MorphPolicy& policy, MorphMode mode) const;
   void promise_kv();
+  std::optional<TimeNs> gives_up_ns() const;
 
   MorphConfig config_;
   const std::int64_t largest_kv_blocks_;
@@ -121,32 +125,23 @@ class FormSteering {
   LoadWatch watch_;
   TimeNs now_ns_ = 0;
   TimeNs next_decision_ns_ = 0;
-  TimeNs no_lending_before_ns_ = 0;  // after idle blocks that were lent were wanted again
-  TimeNs changed_ns_;                // when the form last changed, or a change was called off
+  TimeNs changed_ns_;  // when the form last changed, or a change was called off
   struct FailedSwap {
     SwapComponent swap;
     TimeNs until_ns = 0;
   };
-  struct OutOfReach {
-    std::vector<FailedSwap> failed;
-    std::shared_ptr<const Packing> packing;  // null: every variant is at hand
-    TimeNs packed_ns = -1;                   // when that last changed
-  } out_of_reach_;
-  struct Pace {  // at which variants are read
+  std::vector<FailedSwap> failed_;
+  std::shared_ptr<const Packing> packing_;  // null: every variant is at hand
+  struct Pace {                             // at which variants are read
     double bytes_per_s = 0;
     double bytes = 0;  // of the morph under way; 0: not to be learned from
     TimeNs began_ns = 0;
   } pace_;
   std::vector<FormPrediction> predictions_;
-  TimeNs larger_kv_since_ns_ = -1;   // since when a request waits for a larger KV; -1: none does
-  std::int64_t kv_before_wish_ = 0;  // before an operator's morph, which may lend some blocks
+  TimeNs larger_kv_since_ns_ = -1;  // since when a request waits for a larger KV; -1: none does
   bool pinned_ = false;
-  struct Told {  // in the latest status
-    bool any = false;
-    bool pinned = false;
-    MorphMode mode = MorphMode::kOff;
-    QualityFloor floor;
-    std::shared_ptr<const Packing> packing;
+  std::uint64_t changes_ = 1;  // of what the run does not count: owner, policy and packing
+  struct Told {                // in the latest status
     std::uint64_t changes = 0;
     std::int64_t tokens = 0;
     TimeNs at_ns = 0;

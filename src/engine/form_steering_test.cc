@@ -3,51 +3,12 @@
 #include <algorithm>
 #include <string>
 
-#include "engine/morph_scene_for_test.h"
+#include "engine/steering_scene_for_test.h"
 
 // What the policy's wishes come to.
 
 namespace protean {
 namespace {
-
-// A policy that lowers layers for a few milliseconds of waiting.
-MorphConfig hasty() {
-  MorphConfig config = morph_for_test(10, MorphMode::kPerformance);
-  config.policy.ttft_ns = 50 * kNsPerMs;
-  config.decide_every_ns = 2 * kNsPerMs;
-  config.moves_per_step = 1;
-  config.moves_share = 0;
-  return config;
-}
-
-struct Steering : EngineMorph {
-  explicit Steering(const MorphConfig& config = hasty()) : EngineMorph(config) {}
-
-  void tick() {
-    now_ns = std::max(now_ns, engine.next_deadline_ns().value_or(now_ns) - kNsPerMs);
-    send(Tick{});
-  }
-  // Six sequences that want 36 blocks, after minutes with one.
-  void begin_burst() {
-    send(Arrival{request(1000, 4, 1)});
-    settle();
-    now_ns += 300 * kNsPerS;
-    for (std::uint64_t id = 1; id <= 6; ++id) {
-      send(Arrival{request(id, 24, 24)});
-    }
-  }
-  // Goes on until the form has changed for them.
-  void lower() {
-    for (int i = 0; i < 200 && device.form().kv.blocks <= 30 && !engine.idle(); ++i) {
-      if (!device.preparing.empty()) {
-        ready();
-      } else {
-        end_step();
-      }
-    }
-    ASSERT_GT(device.form().kv.blocks, 30);
-  }
-};
 
 TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt);
@@ -69,40 +30,29 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
 }
 
-// Like hasty(), but all pages are weights and KV.
-MorphConfig without_free_pages() {
-  MorphConfig config = hasty();
-  config.bounds.budget.pages -= config.bounds.budget.reserve;
-  config.bounds.budget.reserve = 0;
-  return config;
-}
-
-struct SteeringWithoutFreePages : Steering {
-  SteeringWithoutFreePages() : Steering(without_free_pages()) {}
-};
-
-// Sequences that run use all blocks, so the last of them make room for the first swap.
-TEST_F(SteeringWithoutFreePages, KvLendsTheFirstSwapItsPagesThoughAllBlocksAreInUse) {
-  begin_burst();
-  lower();
-  const auto first = std::find_if(sink.form->history->begin(), sink.form->history->end(),
-                                  [](const auto& record) { return record->failure.empty(); });
-  ASSERT_NE(first, sink.form->history->end());
-  ASSERT_TRUE(kv_blocks_of((*first)->step)) << to_string((*first)->step);
-  EXPECT_LT(*kv_blocks_of((*first)->step), morph.start.kv.blocks);
-  settle();
-  const auto finished = sink.all<Finished>();
-  ASSERT_EQ(finished.size(), 1U + 6U);
-  for (const Finished& one : finished) {
-    EXPECT_EQ(one.reason, FinishReason::kLength);
-  }
-  for (int i = 0; i < 10'000 && device.form() != morph.start; ++i) {
-    tick();
-    settle();
-  }
-  EXPECT_EQ(device.form(), morph.start) << "and for the last one on the way back";
-  EXPECT_EQ(device.pages_used(), morph.bounds.budget.pages);
-  EXPECT_EQ(sink.form->failures_total, 0);
+// A request waits for a KV cache that only the policy makes, if no floor forbids it.
+TEST_F(Steering, AWishThatBreaksThePromiseToARequestIsRefused) {
+  send(Arrival{request(1, 60, 30)});  // 11 blocks of 10
+  ASSERT_EQ(sink.all<Accepted>().size(), 0U);
+  EngineConfig longer = engine_for_test(morph);
+  longer.scheduler.max_model_len = 1024;
+  HeldDevice other(morph);
+  RecordingSink heard;
+  Engine roomy(longer, other, heard);
+  const auto asked = [&](FormWish wished) {
+    roomy.handle({now_ns += kNsPerMs, WantForm{1, std::move(wished)}});
+    const Result<Morph>& answer = std::get<WishAnswered>(heard.outputs.back()).morph;
+    return answer.ok() ? "granted" : answer.error().message;
+  };
+  roomy.handle({now_ns += kNsPerMs, Arrival{request(1, 60, 30)}});
+  ASSERT_EQ(heard.all<Accepted>().size(), 1U);
+  EXPECT_NE(asked({.mode = MorphMode::kOff}).find("needs 12: ask again"), std::string::npos);
+  EXPECT_NE(asked({.floor = QualityFloor{.most_lowered_layers = 0}}).find("at most 10 blocks"),
+            std::string::npos);
+  EXPECT_EQ(heard.form->mode, morph.mode);
+  EXPECT_EQ(asked({.mode = MorphMode::kAccuracy}), "granted");
+  roomy.handle({now_ns += kNsPerMs, Cancel{RequestId{1}}});
+  EXPECT_EQ(asked({.mode = MorphMode::kOff}), "granted");
 }
 
 std::shared_ptr<const Packing> packing_of(std::int64_t done, std::vector<SwapComponent> missing) {
@@ -121,12 +71,7 @@ TEST_F(Steering, LowersAsFarAsVariantsArePackedAndAnOperatorFurther) {
   send(VariantsPacked{packing_of(0, missing)});
   ASSERT_NE(sink.form->packing, nullptr);
   EXPECT_EQ(sink.form->packing->total, 5);
-  send(Arrival{request(1000, 4, 1)});
-  settle();
-  now_ns += 300 * kNsPerS;
-  for (std::uint64_t id = 1; id <= 6; ++id) {
-    send(Arrival{request(id, 24, 24)});
-  }
+  begin_burst();
   for (int i = 0; i < 6; ++i) {
     EXPECT_TRUE(device.preparing.empty());
     end_step();
@@ -228,89 +173,6 @@ TEST_F(Steering, WhatOnlyALargerKvCouldHoldFailsWhenNoneCanBeHad) {
   EXPECT_GT(heard.form->failures_total, 2) << "it was tried";
   EXPECT_LT(heard.form->failures_total, 80) << "each swap not more often than every two seconds";
   EXPECT_TRUE(alone.idle());
-}
-
-// Many layers, more KV than requests need, and bits that make steps faster.
-MorphConfig idle_kv(std::int64_t blocks, int moves_per_step) {
-  MorphConfig config = morph_for_test(blocks, MorphMode::kPerformance, 8);
-  config.policy.ttft_ns = 60 * kNsPerMs;
-  config.decide_every_ns = 2 * kNsPerMs;
-  config.moves_per_step = moves_per_step;
-  config.moves_share = 0;
-  return config;
-}
-
-struct SteeringWithIdleKv : EngineMorph {
-  explicit SteeringWithIdleKv(const MorphConfig& config = idle_kv(200, 64)) : EngineMorph(config) {}
-
-  void arrive(std::uint64_t first, std::uint64_t last, int prompt) {
-    for (std::uint64_t id = first; id <= last; ++id) {
-      send(Arrival{request(id, prompt, 4)});
-    }
-  }
-  // Until what was logged has such a line, with steps of 5 ms.
-  std::string first_logged(const std::string& begin) {
-    const auto found = [&] {
-      return std::find_if(device.log.begin(), device.log.end(),
-                          [&](const auto& line) { return line.starts_with(begin); });
-    };
-    for (int i = 0; i < 100 && found() == device.log.end() && !device.work.empty(); ++i) {
-      now_ns += 5 * kNsPerMs;
-      end_step();
-    }
-    return found() == device.log.end() ? "" : *found();
-  }
-};
-
-TEST_F(SteeringWithIdleKv, ALoweringForSpeedBorrowsPagesOfIdleBlocksAndGivesThemBack) {
-  arrive(1, 8, 60);
-  const std::string shrink = first_logged("prepare KV to ");
-  ASSERT_NE(shrink, "");
-  EXPECT_LT(std::stoll(shrink.substr(14)), 200);
-  for (int i = 0; i < 10 && device.form().kv.blocks == 200; ++i) {
-    while (!device.preparing.empty()) {
-      ready();
-    }
-    end_step();
-    apply();
-  }
-  EXPECT_GE(device.preparing.size(), 10U) << "of 16 swaps";
-  settle();
-  EXPECT_EQ(layers_at(device.form(), Precision::kW4), 8);
-  EXPECT_GT(device.form().kv.blocks, 200);
-  EXPECT_EQ(sink.all<Finished>().size(), 8U);
-  EXPECT_EQ(sink.observation.preemptions_total, 0);
-}
-
-struct SteeringWithIdleKvThatStays : SteeringWithIdleKv {
-  SteeringWithIdleKvThatStays() : SteeringWithIdleKv(idle_kv(50, 0)) {}
-};
-
-TEST_F(SteeringWithIdleKvThatStays, AreTheyWantedAfterAllLayersAreLoweredWithoutThemAtOnce) {
-  // Short answers, whose number makes the last blocks those that are handed out next.
-  for (std::uint64_t id = 100; id < 168; ++id) {
-    arrive(id, id, 12);
-    while (!device.work.empty()) {  // steps take what they cost
-      now_ns += 4 * kNsPerMs;
-      end_step();
-    }
-  }
-  arrive(1, 20, 20);
-  const std::string swap = first_logged("prepare layer");
-  ASSERT_NE(swap, "");
-  ASSERT_TRUE(sink.form->history->empty());
-  ASSERT_EQ(device.form(), morph.start);
-  arrive(21, 60, 56);
-  ASSERT_FALSE(sink.form->history->empty());
-  const MorphRecord& shrink = *sink.form->history->back();
-  EXPECT_TRUE(std::holds_alternative<ResizeKv>(shrink.step));
-  EXPECT_NE(shrink.failure.find("wanted again"), std::string::npos) << shrink.failure;
-  while (now_ns < shrink.done_ns + 10 * kNsPerMs) {
-    send(Tick{});
-  }
-  EXPECT_EQ(std::count(device.log.begin(), device.log.end(), swap), 2) << "begun anew";
-  settle();
-  EXPECT_EQ(sink.all<Finished>().size(), 68U + 60U);
 }
 
 TEST_F(Steering, AModeThatIsSetWhileRequestsRunDecidesAboutThem) {

@@ -20,8 +20,8 @@ struct LiveRequest {
   TimeNs timer_ns = -1;  // its entry in the engine's timers
   RequestTimes times;
   TimeNs last_token_ns = -1;
-  PrecisionLedger::Counts drawn_at;    // by this engine
-  std::vector<TokensAt> drawn_before;  // by engines that had the request earlier
+  PrecisionLedger::Counts drawn_at;    // tokens that this engine drew
+  std::vector<TokensAt> drawn_before;  // tokens that earlier engines of the request drew
   std::vector<double> pooled;          // the sum so far
 };
 
@@ -34,7 +34,7 @@ struct MovedRequest {
 // What an engine predicts of a request that it could have.
 struct Prospect {
   std::optional<Error> refusal;  // why it would be refused now
-  std::int64_t tokens = 0;       // that the prefix cache does not have
+  std::int64_t tokens = 0;       // prompt tokens that the prefix cache does not have
   Backlog before;                // the work that comes before it
   TimeNs first_token_ns = 0;     // predicted time until its first token; 0: nothing was measured
 };

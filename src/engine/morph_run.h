@@ -59,8 +59,9 @@ class MorphRun {
   bool shrinking() const { return scheduler_.shrinking(); }
   bool insists() const { return insists_; }
   const Form& reached() const { return reached_; }      // reported by the executor
-  const Form& committed() const { return committed_; }  // of steps planned from now on
+  const Form& committed() const { return committed_; }  // for steps planned from now on
   Form wanted() const;
+  std::string reason() const { return steps_.empty() ? "" : steps_.front().record.reason; }
   std::int64_t pages_free() const { return pages_free_; }
   const Totals& totals() const { return totals_; }
   void go_on_from(const Totals& totals) { totals_ = totals; }
@@ -99,7 +100,7 @@ class MorphRun {
   Form reached_;
   Form committed_;
   std::int64_t pages_free_ = 0;       // reported by the executor
-  std::int64_t pages_available_ = 0;  // for the steps prepared next
+  std::int64_t pages_available_ = 0;  // pages for the steps prepared next
   std::int64_t moves_per_step_;
   std::int64_t moves_left_;
   std::uint64_t last_id_ = 0;

@@ -33,7 +33,8 @@ class PrecisionLedger {
  private:
   int label_index(const std::string& label);
 
-  std::unordered_map<std::string, std::uint32_t> tags_;  // by a byte for each component's precision
+  // The key has a byte for each component's precision.
+  std::unordered_map<std::string, std::uint32_t> tags_;
   std::uint32_t next_tag_ = 0;
   std::vector<int> label_of_tag_;
   std::vector<std::shared_ptr<const std::string>> labels_;

@@ -27,20 +27,20 @@ struct DropUnit {
   bool by_layers = false;           // a group that has dropped layers
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_used = 0;
-  std::int64_t kv_blocks_awaited = 0;  // by queued requests
-  std::int64_t whole_kv_blocks = 0;    // of its replicas together if nothing is dropped
+  std::int64_t kv_blocks_awaited = 0;  // blocks that queued requests need
+  std::int64_t whole_kv_blocks = 0;    // blocks of its replicas together if nothing is dropped
 };
 
 struct DropCosts {
   std::int64_t copy_bytes = 0;   // weights of one copy of the model
-  std::int64_t block_bytes = 0;  // of KV
+  std::int64_t block_bytes = 0;  // bytes of a KV block
   int layers = 0;
 };
 
 // Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
 // less. Nothing if no request lacks KV, or nothing can be dropped. Groups by layers stay as they
-// are, because their devices do not join others. A new group's parts are of equal size and its
-// replicas a power of two, so a plan with others is not used.
+// are, because their devices do not join others. A new group merges groups of equal size, and its
+// replica count is a power of two; otherwise nothing is returned.
 std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const DropCosts& costs);
 
 // Returns a group that is to part: no queued request lacks KV, and what is in use is below 50 % of

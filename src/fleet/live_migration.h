@@ -51,8 +51,8 @@ class LiveMigration {
   Engine& from_;
   Engine& to_;
   Stage stage_ = Stage::kCopying;
-  int preemptions_ = 0;            // of the request when the migration began
-  std::vector<BlockId> lent_;      // by from_, for the copy that runs
+  int preemptions_ = 0;            // preemptions of the request before the migration began
+  std::vector<BlockId> lent_;      // blocks that from_ lends to the copy that runs
   std::vector<BlockId> received_;  // in to_: the copies of the sequence's first blocks
 };
 

@@ -30,11 +30,11 @@ Result<ScalePolicy> parse_scale(std::string_view name);
 
 // A replica or group as the policy sees it.
 struct ScaleUnit {
-  ReplicaId replica;  // that names it
+  ReplicaId replica;  // its first replica, which names it
   int replicas = 1;
   int requests = 0;          // running and waiting
   bool holds_long = false;   // one of its requests needs more blocks than its homes have
-  double kv_used_share = 0;  // of its blocks
+  double kv_used_share = 0;  // share of its KV blocks in use
 };
 
 // Returns two units of equal size that are to become one for a request of so many blocks: the least

@@ -9,7 +9,8 @@
 
 namespace protean {
 
-// A replica's place in a fleet. Its engine changes when replicas become one group or part.
+// A replica's place in a fleet. Its engine changes when replicas become one group or a group
+// splits.
 struct Station {
   std::unique_ptr<HomeExecutor> executor;
   std::unique_ptr<Engine> engine;    // goes before its executor

@@ -57,7 +57,7 @@ struct Automaton {
   StateId start = 0;
 
   std::size_t states() const { return is_final.size(); }
-  std::size_t bytes() const;  // that it takes in memory
+  std::size_t bytes() const;  // memory that it takes
 };
 
 // Builds an automaton. States and edges beyond kMaxStates and kMaxEdges are dropped, and build()

@@ -352,7 +352,7 @@ class GbnfCompiler {
   AutomatonBuilder& builder_;
   const GbnfSyntax& syntax_;
   const GbnfFacts& facts_;
-  std::vector<StateId> begin_;  // of each rule
+  std::vector<StateId> begin_;  // first state of each rule
   std::vector<StateId> end_;    // ascending
 };
 

@@ -115,8 +115,8 @@ class GrammarTokens {
   // grammar, and with kUnavailable if the grammars in use leave no memory for another one.
   Result<std::shared_ptr<TokenConstraint>> constrain(const GrammarSource& source,
                                                      const std::string& key) const;
-  bool holds(const std::string& key) const;  // constrain() need not compile
-  std::size_t bytes() const;                 // that grammars and masks take now
+  bool holds(const std::string& key) const;  // true if constrain() need not compile
+  std::size_t bytes() const;                 // memory that grammars and masks take now
 
  private:
   struct Impl;

@@ -15,7 +15,8 @@ struct Decimal {
   std::string whole = "0";  // no leading zeros, except "0" itself
   std::string fraction;     // no trailing zeros
 
-  static Decimal of(const boost::json::value& number);  // which is finite
+  // Returns the digits of a finite number.
+  static Decimal of(const boost::json::value& number);
   bool is_zero() const { return whole == "0" && fraction.empty(); }
   Decimal negated() const;
 };

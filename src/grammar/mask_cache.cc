@@ -94,7 +94,7 @@ void MaskCache::mask(SetId set, TokenMask mask) {
     set_bits(tokens_->stop_ids(), mask);
   }
   if ((masks_.size() + 1) * mask.size_bytes() > kMaxMaskBytes) {
-    masks_.clear();  // partials make them again at little cost
+    masks_.clear();  // masks are cheap to rebuild from partials_
   }
   masks_.emplace(set, std::vector<std::uint64_t>(mask.begin(), mask.end()));
   account();

@@ -25,8 +25,8 @@ namespace protean::grammar {
 // are kept as well.
 class MaskCache {
  public:
-  static constexpr std::size_t kMaxBytes = std::size_t{96} << 20;      // of stacks and masks
-  static constexpr std::size_t kMaxMaskBytes = std::size_t{16} << 20;  // of whole masks
+  static constexpr std::size_t kMaxBytes = std::size_t{96} << 20;      // bound of stacks and masks
+  static constexpr std::size_t kMaxMaskBytes = std::size_t{16} << 20;  // bound of whole masks
   // Returns the bytes that a grammar needs to keep what one step works out: a whole mask, the
   // partial masks it consists of, and stacks. With less, masks are worked out in every step.
   static std::size_t least_bytes(const TokenTable& tokens) { return tokens.mask_words() * 8 * 8; }
@@ -49,7 +49,7 @@ class MaskCache {
   // The following functions lock the mutex themselves or need no lock.
   const std::string& key() const { return key_; }
   std::size_t grammar_bytes() const { return grammar_bytes_; }
-  std::size_t bytes() const { return bytes_; }  // of stacks and masks, about
+  std::size_t bytes() const { return bytes_; }  // memory of stacks and masks, about
   // Returns true if an answer can neither end at once nor begin with any token.
   bool stuck_at_start();
   // Works out the masks that are nearest to an answer's start, within a bound on the work, so that

@@ -9,7 +9,7 @@ namespace protean::grammar {
 
 enum class RegexDialect {
   kPcre,        // \s is ASCII, '.' is all but a line feed
-  kEcmaScript,  // of JSON schemas: \s has Unicode's spaces, '.' stops at all four line ends
+  kEcmaScript,  // JSON schemas: \s has Unicode's spaces, '.' stops at all four line ends
 };
 enum class RegexMatch {
   kWhole,   // the text is the match

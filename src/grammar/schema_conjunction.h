@@ -23,7 +23,7 @@ using Conjunction = std::vector<SchemaItem>;
 
 struct Alternatives {
   std::string_view keyword;  // "anyOf" or "oneOf"
-  SchemaPlace place;         // of the schema that has the keyword
+  SchemaPlace place;         // the schema that has the keyword
   std::vector<Conjunction> options;
 };
 

@@ -34,7 +34,7 @@ class TokenTrie {
   std::uint16_t deepest() const { return deepest_; }
 
  private:
-  std::vector<Node> nodes_;  // and one past the last
+  std::vector<Node> nodes_;  // ends with a node past the last one
   std::vector<TokenId> tokens_;
   std::uint16_t deepest_ = 0;
 };

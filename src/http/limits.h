@@ -10,8 +10,8 @@ namespace protean {
 struct HttpLimits {
   std::int64_t max_header_bytes = 16 * kKiB;
   std::int64_t max_body_bytes = 16 * kMiB;
-  std::int64_t max_unsent_bytes = kMiB;  // of a stream that is not read; beyond, it is closed
-  std::int64_t max_inflight_body_bytes = 256 * kMiB;  // of all requests being received together
+  std::int64_t max_unsent_bytes = kMiB;  // unsent bytes of a stream; beyond, the stream is closed
+  std::int64_t max_inflight_body_bytes = 256 * kMiB;  // body bytes of all requests being received
   int max_connections = 4096;         // beyond, a new one replaces the longest idle one
   int handshake_timeout_ms = 10'000;  // TLS
   int header_timeout_ms = 10'000;     // from a request's first byte

@@ -20,8 +20,8 @@ namespace protean {
 class PageGuard {
  public:
   struct Setting {
-    Cors origins;                    // of the pages that may call
-    std::vector<std::string> names;  // of the server; "*": any
+    Cors origins;                    // origins of the pages that may call
+    std::vector<std::string> names;  // names of the server; "*": any
     std::string remedy;              // the flags that admit more, for messages
   };
   PageGuard() = default;  // admits all: the port needs a key

@@ -86,7 +86,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   boost::asio::steady_timer signal_;  // cancelled to end wait()
   boost::asio::steady_timer room_;    // cancelled when the reader has room again
   boost::asio::steady_timer alarm_;   // expires at or before deadline_
-  TimePoint deadline_ = kNever;       // of the handshake or write; then the wire is closed
+  TimePoint deadline_ = kNever;       // ends a handshake or write that takes too long
   bool alarm_set_ = false;
   bool ended_ = false;
   bool closed_ = false;

@@ -22,7 +22,7 @@ struct CachedSnapshot {
 
 struct CachedRepo {
   std::string repo;                       // "ORG/NAME"
-  std::int64_t bytes = 0;                 // of all blobs, also incomplete ones
+  std::int64_t bytes = 0;                 // size of all blobs, also incomplete ones
   std::int64_t incomplete = 0;            // blobs whose download has not ended
   std::vector<CachedSnapshot> snapshots;  // sorted by commit
 };

@@ -61,7 +61,7 @@ class Puller {
   asio::awaitable<Result<fs::path>> pull();
   asio::awaitable<Status> fetch_all(std::vector<std::string> paths);
   asio::awaitable<Status> describe_all(const std::vector<std::string>& paths);
-  Status plan();
+  Status summarise();
   asio::awaitable<void> work();
   asio::awaitable<Status> fetch(const RepoFile& file);
   asio::awaitable<Result<FileLock>> lock(const RepoFile& file);
@@ -164,43 +164,43 @@ asio::awaitable<Status> Puller::describe_all(const std::vector<std::string>& pat
 }
 
 // Announces what is to be fetched, unless the disk has no room for it.
-Status Puller::plan() {
-  PullPlan plan{.commit = listing_.commit, .files = files_.size()};
+Status Puller::summarise() {
+  PullSummary summary{.commit = listing_.commit, .files = files_.size()};
   total_ = done_ = shown_ = 0;
   for (const RepoFile& file : files_) {
     const fs::path blob = cache_.blob(name_.repo, file.digest);
-    plan.bytes += file.size;
+    summary.bytes += file.size;
     if (size_on_disk(blob) != file.size) {
       const std::int64_t begun = size_on_disk(blob.string() + ".incomplete");
-      plan.fetch_bytes += file.size - std::clamp<std::int64_t>(begun, 0, file.size);
+      summary.fetch_bytes += file.size - std::clamp<std::int64_t>(begun, 0, file.size);
     }
   }
   const auto room = free_bytes(cache_.root());
   if (!room.ok()) {
     return room.error();
   }
-  plan.free_bytes = *room;
-  total_ = plan.bytes;
-  if (plan.fetch_bytes > plan.free_bytes) {
+  summary.free_bytes = *room;
+  total_ = summary.bytes;
+  if (summary.fetch_bytes > summary.free_bytes) {
     return make_error(ErrorCode::kExhausted,
                       "{} needs {} more in {}, which has {} free: make room, or set HF_HUB_CACHE "
                       "to another folder",
-                      to_string(name_), format_bytes(plan.fetch_bytes), cache_.root().string(),
-                      format_bytes(plan.free_bytes));
+                      to_string(name_), format_bytes(summary.fetch_bytes), cache_.root().string(),
+                      format_bytes(summary.free_bytes));
   }
-  if (events_.on_plan) {
-    events_.on_plan(plan);
+  if (events_.on_summary) {
+    events_.on_summary(summary);
   }
   return {};
 }
 
 asio::awaitable<Status> Puller::fetch_all(std::vector<std::string> paths) {
-  Status planned = co_await describe_all(paths);
-  if (planned.ok()) {
-    planned = plan();
+  Status described = co_await describe_all(paths);
+  if (described.ok()) {
+    described = summarise();
   }
-  if (!planned.ok()) {
-    co_return planned;
+  if (!described.ok()) {
+    co_return described;
   }
   for (int i = 0; i < kFilesAtOnce; ++i) {
     ++workers_;

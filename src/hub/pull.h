@@ -14,17 +14,17 @@
 namespace protean::hub {
 
 // What a pull is about to fetch.
-struct PullPlan {
+struct PullSummary {
   std::string commit;
-  std::size_t files = 0;         // of the model, with those in the cache
-  std::int64_t bytes = 0;        // of all of them
-  std::int64_t fetch_bytes = 0;  // that are not in the cache
-  std::int64_t free_bytes = 0;   // on the disk of the cache
+  std::size_t files = 0;         // files of the model, with those in the cache
+  std::int64_t bytes = 0;        // bytes of all files
+  std::int64_t fetch_bytes = 0;  // bytes that are not in the cache
+  std::int64_t free_bytes = 0;   // free space on the cache's disk
 };
 
 // What a pull tells its caller, on the caller's thread. Each may be empty.
 struct PullEvents {
-  std::function<void(const PullPlan&)> on_plan;  // before the first byte of a file
+  std::function<void(const PullSummary&)> on_summary;  // before the first byte of a file
   std::function<void(std::int64_t done, std::int64_t total)> on_bytes;
   std::function<void(const std::string& note)> on_note;  // a request failed and is tried again
 };

@@ -71,7 +71,7 @@ Result<HubSettings> read_settings(const Environment& environment) {
     if (!url.ok()) {
       return make_error(ErrorCode::kInvalidArgument, "HF_ENDPOINT: {}", url.error().message);
     }
-    if (!url->userinfo.empty()) {  // which errors that name the hub would show
+    if (!url->userinfo.empty()) {  // errors that name the hub would show it
       return make_error(ErrorCode::kInvalidArgument,
                         "HF_ENDPOINT has a user name or password: write only https://HOST, and "
                         "the token in HF_TOKEN");

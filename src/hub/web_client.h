@@ -31,7 +31,7 @@ struct WebRequest {
 // An answer whose body has been handed out.
 struct WebAnswer {
   std::shared_ptr<const ResponseReader> fields;
-  WebUrl url;        // of the answer, after redirects
+  WebUrl url;        // where the answer came from, after redirects
   std::string text;  // the beginning of the body of an error
 
   int status() const { return fields->status(); }

@@ -11,8 +11,9 @@
 namespace protean::jinja {
 
 Builtin find_filter(std::string_view name);
-Error unknown_filter(std::string_view name);  // for a name that find_filter() does not know
-Builtin find_test(std::string_view name);     // a test returns a bool
+// Returns the error for a name that find_filter() does not know.
+Error unknown_filter(std::string_view name);
+Builtin find_test(std::string_view name);  // a test returns a bool
 // Returns a global function, or undefined. strftime_now exists only if the Runtime has a time.
 Value find_global(Runtime& runtime, std::string_view name);
 

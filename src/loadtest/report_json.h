@@ -11,8 +11,8 @@ namespace protean::loadtest {
 struct JsonDetail {
   bool requests = true;  // records of requests, which `protean bench compare` needs
   bool itl = false;      // every inter-token latency of these records
-  std::string form;      // of a simulation: JSON of what became of the server's form
-  std::string groups;    // of a simulation: JSON of the groups of replicas and their changes
+  std::string form;      // in a simulation: JSON of what became of the server's form
+  std::string groups;    // in a simulation: JSON of the groups of replicas and their changes
 };
 // Returns one JSON object. Its summary has the names and the place that `vllm bench serve` gives
 // it.

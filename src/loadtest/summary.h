@@ -17,8 +17,8 @@ namespace protean::loadtest {
 enum class Measure { kTtft, kTpot, kItl, kE2e };
 inline constexpr std::array<Measure, 4> kMeasures = {Measure::kTtft, Measure::kTpot, Measure::kItl,
                                                      Measure::kE2e};
-std::string_view key_of(Measure measure);   // for files, with vLLM's names: ttft, tpot, itl, e2el
-std::string_view name_of(Measure measure);  // for readers: TTFT, TPOT, ITL, E2E
+std::string_view key_of(Measure measure);   // vLLM's names, for files: ttft, tpot, itl, e2el
+std::string_view name_of(Measure measure);  // names for readers: TTFT, TPOT, ITL, E2E
 
 // Returns the samples of a measure from completed requests: for ITL one for each gap, else one for
 // each request. Requests with one output token have no TPOT.

@@ -8,7 +8,7 @@ namespace protean::loadtest {
 // How many tokens the server's tokenizer makes of a prompt of words. Probe prompts measure it.
 struct TokenCalibration {
   double tokens_per_word = 1;
-  double overhead_tokens = 0;  // for the chat template and BOS
+  double overhead_tokens = 0;  // tokens of the chat template and BOS
 };
 
 // A prompt that measures: `count` consecutive probe words from the `first` on, `times` times.

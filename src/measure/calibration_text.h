@@ -10,7 +10,7 @@
 namespace protean {
 
 struct WindowOptions {
-  int samples = 128;  // at most this many windows
+  int samples = 128;  // the most windows
   int length = 512;   // tokens in a window
 };
 

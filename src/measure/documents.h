@@ -13,7 +13,7 @@ namespace protean {
 struct Document {
   std::string text;
   std::vector<TokenId> tokens;    // with BOS if the tokenizer has one
-  std::int64_t scored_bytes = 0;  // of the text, without those of a first token that is not scored
+  std::int64_t scored_bytes = 0;  // bytes of the text, less those of an unscored first token
 };
 
 // Reads documents. A .jsonl file holds one a line, in "text"; any other file is one document, or

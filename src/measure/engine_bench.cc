@@ -224,7 +224,7 @@ Result<EngineTable> measure_engine(const EngineBenchOptions& options) {
                              .cpus = *cpus,
                              .cpu_time = options.cpu_time};
   rig_options.group = *std::move(group);
-  rig_options.cpus.threads = table.threads;  // of the stopwatch
+  rig_options.cpus.threads = table.threads;  // as many as the stopwatch has
   for (const Case& one : *cases) {
     rig_options.shapes.push_back(one.shape);
   }

@@ -15,8 +15,8 @@ namespace protean {
 struct FingerprintCheck {
   struct Model {
     ModelEstimate estimate;
-    std::optional<Latency> measured;  // of the whole model (iServe's L1)
-    PredictionError error;            // of the cost model, on all steps at this precision
+    std::optional<Latency> measured;  // latency of the whole model (iServe's L1)
+    PredictionError error;            // error of the cost model, over all steps at this precision
   };
   Fingerprint found;
   std::vector<Model> models;

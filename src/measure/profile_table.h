@@ -36,10 +36,10 @@ OrderTable measure_orders(std::string text, const std::vector<NamedOrder>& order
 struct IndependenceTable {
   struct Row {
     int target = 0;
-    std::vector<double> perplexity;  // with the first of `first` and this target lowered
+    std::vector<double> perplexity;  // perplexity with the first of `first` and this target lowered
   };
   std::vector<int> first;          // numbers of targets lowered from the front
-  std::vector<double> perplexity;  // with only these lowered
+  std::vector<double> perplexity;  // perplexity with only these lowered
   std::vector<Row> rows;
 };
 IndependenceTable measure_independence(int targets, const PerplexityOf& perplexity);

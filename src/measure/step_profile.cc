@@ -37,8 +37,8 @@ struct StepProfile {
   int fitted_steps = 0;
   PredictionError fitted;  // error on these
   std::vector<CheckedStep> held_out;
-  double seconds = 0;       // of timing steps
-  double load_seconds = 0;  // of packing and loading the model before
+  double seconds = 0;       // time of timing steps
+  double load_seconds = 0;  // time of packing and loading the model before
   std::string kept;         // where it is saved, or why not
   std::optional<FingerprintCheck> fingerprint;
 };
@@ -75,8 +75,8 @@ struct Measurements {
   std::vector<CheckedStep> checked;  // one for each of held_out
 };
 
-// Times every shape at every form. Rounds go through all of them, so that a temporary load on the
-// machine does not affect one of them alone.
+// Times every shape in every form. Each round goes through all of them, so that a temporary load on
+// the machine does not affect one of them alone.
 class StepProfiler {
  public:
   StepProfiler(StepRig& rig, std::vector<NamedShape> shapes, std::vector<TimedForm> forms,
@@ -87,7 +87,7 @@ class StepProfiler {
         repeat_(repeat),
         times_s_(shapes_.size() * forms_.size()) {}
 
-  // Steps of the last form are all held out.
+  // Times all shapes in each form, `repeat` rounds. Steps of the last form are held out of the fit.
   Result<Measurements> measure() {
     const auto bar = count_bar("measuring", "rounds of steps");
     const std::int64_t total = std::int64_t{repeat_} * std::ssize(forms_);

@@ -8,7 +8,7 @@ namespace protean {
 namespace {
 
 constexpr std::int64_t kMostRowBytes =
-    256 * kMiB;  // of the reference's rows that are kept for comparison
+    256 * kMiB;  // bound of the reference's rows that are kept for comparison
 
 // By window: positions of scored tokens and their probabilities.
 using OnScore = std::function<void(const Window&, int position, const TokenLogprobs&)>;

@@ -28,7 +28,7 @@ struct AttentionCase {
 // The time of a kernel, and the least that it must read and compute.
 struct KernelTime {
   double us = 0;
-  double bytes = 0;       // to be read
+  double bytes = 0;       // bytes that attention reads
   double operations = 0;  // a multiply-add is two
 };
 

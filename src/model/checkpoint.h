@@ -39,7 +39,7 @@ enum class TensorRole : std::uint8_t {
   kOutputBias,  // [vocab]
   kPositions,   // [max_context][hidden]
   kAttentionNormBias,
-  kAttentionPostNorm,  // of what attention adds
+  kAttentionPostNorm,  // norm of what attention adds to the residual stream
   kMlpNormBias,
   kGateBias,  // [ffn]
   kUpBias,

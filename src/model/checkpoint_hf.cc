@@ -22,7 +22,7 @@ struct WeightFiles {
   std::map<std::string, std::size_t, std::less<>> file_of_tensor;  // empty without an index
   std::string name;                                                // for messages
 
-  std::string prefix;  // of the decoder's tensors, which are asked for without it
+  std::string prefix;  // begins the decoder's tensor names, which are asked for without it
 
   bool has(std::string_view tensor) const {
     const std::string full = fmt::format("{}{}", prefix, tensor);

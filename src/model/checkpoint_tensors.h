@@ -38,7 +38,7 @@ struct RowPlace {
   std::int64_t offset = 0;
   std::int64_t block = 0;
   std::int64_t stride = 0;
-  std::int64_t file_rows = 0;  // of the file's tensor
+  std::int64_t file_rows = 0;  // rows of the file's tensor
 
   std::int64_t of(std::int64_t row) const { return offset + row / block * stride + row % block; }
 };
@@ -48,16 +48,16 @@ struct StoredTensor {
   TensorType type = TensorType::kF32;
   std::int64_t rows = 0;  // 0: the model has no such tensor
   std::int64_t columns = 0;
-  const std::byte* data = nullptr;    // of the file's tensor
+  const std::byte* data = nullptr;    // the bytes of the file's tensor
   std::optional<PackedCodes> packed;  // replaces type and data
-  RowPlace place;                     // of a vector: of its elements
+  RowPlace place;                     // where its rows lie, or a vector's elements
   bool inputs_first = false;          // the file has [columns][rows]
   float plus = 0.0F;                  // is added to what the file has
 };
 
 struct TensorTable {
   std::vector<StoredTensor> tensors;
-  std::string types;  // of the matrices, for people: "BF16" or "Q4_K and Q6_K"
+  std::string types;  // types of the matrices, for people: "BF16" or "Q4_K and Q6_K"
 
   static std::size_t slot(TensorRole role, int layer);
 };

@@ -172,7 +172,7 @@ Forward::Inputs Forward::inputs_for(const cpu::PackedMatrix& weights,
   return cpu::arrange_rows(*setup_.team, rows.x, weights, memory);
 }
 
-// Normalises rows as the model does before a half and of its last rows.
+// Applies the model's norm to each row: before a half of a layer, or before the LM head.
 void Forward::apply_norm(std::span<const float> rows, const NormWeights& norm, cpu::Element element,
                          std::span<float> out) const {
   const float eps = setup_.spec->norm_eps;

@@ -47,7 +47,8 @@ void Forward::embed(const ForwardBatch& batch) const {
   }
 }
 
-// Multiplies embedding rows and adds those of their positions, if the model does.
+// Scales embedding rows by the model's factor, and adds learned position rows, if the model has
+// them.
 void Forward::finish_embedding(std::span<float> rows, std::span<const int> positions) const {
   if (const float factor = setup_.spec->multipliers.embedding; factor != 1.0F) {
     cpu::scale_and_cap(*setup_.team, factor, 0.0F, rows);

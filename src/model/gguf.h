@@ -56,7 +56,7 @@ class GgufFile {
 
   // The place of a value. Arrays are decoded when they are asked for.
   struct Value {
-    std::uint32_t type = 0;  // of the value, or of an array's elements
+    std::uint32_t type = 0;  // type of the value, or of an array's elements
     bool is_array = false;
     std::uint64_t count = 1;
     std::size_t offset = 0;
@@ -72,8 +72,8 @@ class GgufFile {
   std::string name_;
   int version_ = 0;
   std::map<std::string, Value, std::less<>> values_;
-  std::map<std::string, GgufTensor, std::less<>> tensors_;  // of all parts
-  std::vector<MappedFile> parts_;                           // after the first
+  std::map<std::string, GgufTensor, std::less<>> tensors_;  // tensors of all parts
+  std::vector<MappedFile> parts_;                           // the parts after the first
 };
 
 }  // namespace protean

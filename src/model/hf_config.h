@@ -18,7 +18,7 @@ struct HfConfig {
   const ArchitectureRow* row = nullptr;
   ModelSpec spec;  // valid
   GenerationDefaults generation;
-  std::optional<WeightQuantization> quantization;  // of packed matrices
+  std::optional<WeightQuantization> quantization;  // how matrices are packed; nothing: they are not
 };
 
 // Reads config.json, and generation_config.json if it exists.

@@ -7,7 +7,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::int64_t kMostInputs = 1 << 24;  // that share a scale
+constexpr std::int64_t kMostInputs = 1 << 24;  // most inputs that may share a scale
 
 void read_awq(ConfigFields& fields, WeightQuantization& quantization) {
   quantization.packing = CodePacking::kAwq;

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint32_t kLlama2cMagic = 0x616B3432;  // of versions 1 and 2
+constexpr std::uint32_t kLlama2cMagic = 0x616B3432;  // begins files of versions 1 and 2
 constexpr std::int64_t kMostOfAnything = 1 << 24;
 
 // Seven numbers at the start of the file, or behind magic and version.

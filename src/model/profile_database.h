@@ -40,9 +40,9 @@ struct ConfigurationMapKey {
 struct MappedConfiguration {
   Configuration configuration;
   Latency latency;
-  std::int64_t block_bytes = 0;            // of a layer on each device of its stage
-  std::int64_t total_bytes = 0;            // of all devices
-  std::optional<double> perplexity_ratio;  // to the unchanged model, where measured
+  std::int64_t block_bytes = 0;            // KV block of a layer on each device of its stage
+  std::int64_t total_bytes = 0;            // memory that all devices take together
+  std::optional<double> perplexity_ratio;  // ratio to the unchanged model, where measured
   std::string rests_on;                    // where the estimate comes from
 };
 

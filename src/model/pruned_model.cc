@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-// Returns what a matrix reads.
+// Returns the activations that a matrix is multiplied with.
 LayerInput input_of(TensorRole role) {
   switch (role) {
     case TensorRole::kAttentionOutput:

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace json = boost::json;
 
 constexpr std::int64_t kChunkElements =
-    4 << 20;  // of a matrix outside the layers, read and written at once
+    4 << 20;  // elements of a matrix outside the layers that are read and written at once
 
 json::object quantization_config(const QuantizeOptions& options) {
   const WeightQuantization how = packing_of(options.format);
@@ -95,7 +95,7 @@ class ModelWriter {
 
   SafetensorsWriter writer_;
   std::vector<NeededTensor> order_;
-  std::vector<std::string> types_;  // of order_; empty for packed matrices
+  std::vector<std::string> types_;  // types of order_; empty for packed matrices
   WeightQuantization how_;
 };
 

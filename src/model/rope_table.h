@@ -32,7 +32,7 @@ class RotaryTable {
 // The tables of the layers of a model.
 struct RopeTables {
   cpu::RopeTable plain;
-  cpu::RopeTable windowed;  // of layers with a window
+  cpu::RopeTable windowed;  // for layers with a window
 
   // Returns the table of a layer of the model.
   const cpu::RopeTable& of(const ModelSpec& spec, int layer) const {

@@ -42,7 +42,7 @@ class ShardCheckpoint final : public Checkpoint {
   Cut cut_neurons() const;
   Cut cut_vocab() const;
   Cut rows_of(TensorRole role) const;
-  Cut columns_of(TensorRole role) const;  // of a vector, its elements
+  Cut columns_of(TensorRole role) const;  // or a vector's elements
 
   const Checkpoint& model_;
   const int shard_;

@@ -14,12 +14,12 @@ enum class StepCostOrigin { kWholeModel, kFingerprint };
 
 // The cost model of one model's steps on one machine.
 struct MachineStepCost {
-  std::string cpu;  // on which it was measured
+  std::string cpu;  // the processor on which the cost was measured
   int threads = 0;
   StepCostOrigin origin = StepCostOrigin::kWholeModel;
   bool cpu_time = false;  // measured in processor time, not wall time
   StepCost cost;
-  PredictionError error;  // of kWholeModel, on held-out steps of 8 tokens or more
+  PredictionError error;  // if kWholeModel: on held-out steps of 8 tokens or more
 };
 
 boost::json::object to_json(const MachineStepCost& measured);

@@ -268,7 +268,7 @@ std::vector<Similarity> SwapProbe::one_more(Text text, const std::vector<bool>& 
     const std::vector<float> base(last.begin(), last.end());
     product.resize(base.size());
     cpu::matmul(team_, base, gram_, product);
-    std::vector<double> squares;  // of each token's logits
+    std::vector<double> squares;  // squared norm of each token's logits
     for (std::size_t at = 0; at < base.size(); at += hidden) {
       squares.push_back(
           dot(std::span(base).subspan(at, hidden), std::span(product).subspan(at, hidden)));

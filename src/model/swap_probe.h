@@ -87,7 +87,7 @@ class SwapProbe {
   // [layer][half][0: full precision, 1: fewer bits]
   std::vector<std::array<std::array<cpu::Region, 2>, 2>> memory_;
   std::vector<float> gram_memory_;
-  cpu::PackedMatrix gram_;  // of the LM head
+  cpu::PackedMatrix gram_;  // the LM head's Gram matrix
   RotaryTables rope_;
   OneLayerKv kv_;
   std::vector<cpu::KvLayer> kv_layers_;  // all share the same memory

@@ -20,8 +20,8 @@ struct SwapProfile {
   Precision precision = Precision::kW4;
   bool halves = false;
   std::string metric;               // "cosine" or "l2"
-  std::array<double, 3> weights{};  // of LTS, LRS and MDS
-  std::int64_t tokens = 0;          // of the calibration text
+  std::array<double, 3> weights{};  // weights of the scores LTS, LRS and MDS
+  std::int64_t tokens = 0;          // length of the calibration text
   std::vector<SwapTarget> order;
   std::vector<double> importance;  // LIS when it was chosen
   std::vector<double> transformation;

@@ -27,7 +27,7 @@ constexpr int kTries = 100;  // each after another process removed the folder
 struct ModelFolder {
   fs::path path;
   fs::file_time_type used_at;
-  std::int64_t bytes = 0;  // of packed weights
+  std::int64_t bytes = 0;  // size of packed weights
 };
 
 bool is_model(std::string_view name) {

@@ -29,7 +29,7 @@ class CacheFolder {
 };
 
 struct CacheTrim {
-  int models = 0;  // whose weights were removed
+  int models = 0;  // models whose weights were removed
   std::int64_t removed_bytes = 0;
   std::int64_t kept_bytes = 0;
 };

@@ -36,7 +36,7 @@ struct VariantStoreOptions {
   // Limit for the packed weights of all models. Weights of models not in use are removed to keep
   // it.
   std::int64_t most_bytes = 64 * kGiB;
-  int shards = 1;  // of each component (cost/shards.h)
+  int shards = 1;  // shards of each component (cost/shards.h)
 };
 
 // Returns $XDG_CACHE_HOME/protean or ~/.cache/protean; empty if neither variable is set.
@@ -47,9 +47,9 @@ std::filesystem::path default_variant_directory();
 // serve (MorphServe section 4.3 keeps all variants in host memory). Each variant has a file of its
 // own, so damage or a full disk costs one variant, and any number of processes may read and pack. A
 // variant that disk cannot give is packed from the checkpoint: a cache that is missing, damaged or
-// not writable costs time and a warning, never an answer. Any thread may call. While the store
-// works it needs the checkpoints alone, because one thread at a time may read them: who packs what
-// a plan names makes way for who reads.
+// not writable costs time and a warning, never an answer. Any thread may call. One thread at
+// a time may read the checkpoints, and only through the store: pack_planned() yields to threads
+// that read.
 class VariantStore {
  public:
   // Packs precisions in `sources`, such as copies made by `protean quantize`, from those sources,
@@ -76,7 +76,8 @@ class VariantStore {
   // then the place to continue. Returns false if everything is read.
   bool read_ahead(std::span<const SwapTarget> targets, Precision precision, std::size_t& next,
                   const Pace& pace) const;
-  std::int64_t bytes_at(Precision precision) const;  // of all layers and their embeddings
+  // Returns the bytes of all layers and of the embeddings for such layers.
+  std::int64_t bytes_at(Precision precision) const;
 
   // Makes room and packs variants whose files are missing or have a wrong header. If nothing can be
   // kept on disk, fails; read() then packs on demand.

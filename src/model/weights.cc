@@ -16,7 +16,7 @@ namespace protean {
 namespace {
 
 constexpr std::int64_t kLineBytes = 64;
-constexpr std::int64_t kReleaseEveryBytes = 32 * kMiB;  // of rows read as f32
+constexpr std::int64_t kReleaseEveryBytes = 32 * kMiB;  // f32 rows read between releases
 
 // Hands out aligned pieces of a region. Without a base address it only counts bytes, so that one
 // layout function serves both purposes.

@@ -113,17 +113,17 @@ struct ModelWeights {
   // Makes weights whose components must still be bound to memory.
   ModelWeights(const ModelSpec& spec, Holding holding, int shards = 1);
 
-  int shards = 1;                            // that each component is packed in
+  int shards = 1;                            // shards that each component is packed in
   Holding holding;                           // the shards that are here; others are never bound
   ModelSpec shard_spec;                      // a shard as kernels see it
   std::vector<EmbeddingWeights> embeddings;  // [shard]
   std::vector<LayerWeights> layers;          // [layer][shard]
-  std::vector<cpu::Region> memory;           // of components owned here
+  std::vector<cpu::Region> memory;           // memory of components owned here
 
   int layer_count() const { return static_cast<int>(holding.layers.size()); }
   const LayerWeights& shard(int layer, int shard) const { return layers[at(layer, shard)]; }
   LayerWeights& shard(int layer, int shard) { return layers[at(layer, shard)]; }
-  std::int64_t bytes() const;  // of memory owned here
+  std::int64_t bytes() const;  // size of the memory owned here
 
  private:
   std::size_t at(int layer, int shard) const {

@@ -37,7 +37,7 @@ struct MorphReady {
 // Executor::commit() has ended.
 struct MorphDone {
   MorphId id;
-  std::int64_t pages_free = 0;  // of the device, after the commit
+  std::int64_t pages_free = 0;  // free pages of the device after the commit
 };
 using CopyId = Id<struct CopyTag, std::uint64_t>;  // names one copy of blocks between replicas
 
@@ -62,7 +62,7 @@ struct WantGroups {
   std::uint64_t wish_id = 0;
   GroupWish wish;
 };
-// Variants were packed in the background, or that ended. Concerns all replicas.
+// Background packing has stored variants, or has ended. Concerns all replicas.
 struct VariantsPacked {
   std::shared_ptr<const Packing> packing;
 };

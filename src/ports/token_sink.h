@@ -75,7 +75,7 @@ struct OutputBatch {
   std::vector<Output> outputs;
   Observation observation;
   std::shared_ptr<const FormStatus> form;      // null unless it has changed
-  std::shared_ptr<const GroupsStatus> groups;  // of the whole fleet; null unless it has changed
+  std::shared_ptr<const GroupsStatus> groups;  // the whole fleet's; null unless it has changed
 };
 
 // Receives the outputs of a fleet's engines. Called on their thread; must not block.

@@ -12,7 +12,7 @@ class Likelihood {
     nats_ -= logprob;
     squares_ += logprob * logprob;
   }
-  void add_bytes(std::int64_t bytes) { bytes_ += bytes; }  // of the text of the tokens
+  void add_bytes(std::int64_t bytes) { bytes_ += bytes; }  // length of the tokens' text
 
   std::int64_t tokens() const { return tokens_; }
   std::int64_t bytes() const { return bytes_; }
@@ -20,7 +20,7 @@ class Likelihood {
   double nats_per_token() const;
   double perplexity() const;
   double bits_per_byte() const;
-  double nats_standard_error() const;  // of nats_per_token(), as if tokens were independent
+  double nats_standard_error() const;  // error of nats_per_token(), as if tokens were independent
 
  private:
   std::int64_t tokens_ = 0;

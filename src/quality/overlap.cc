@@ -16,7 +16,7 @@ double f1(std::size_t common, std::size_t candidate, std::size_t reference) {
 }
 
 std::size_t longest_common_subsequence(Words a, Words b) {
-  std::vector<std::size_t> lengths(b.size() + 1, 0);  // of a's words so far with b's first j
+  std::vector<std::size_t> lengths(b.size() + 1, 0);  // [j]: of a's words so far and b's first j
   for (const std::string& word : a) {
     std::size_t diagonal = 0;
     for (std::size_t j = 0; j < b.size(); ++j) {

@@ -15,7 +15,7 @@ using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 using Codes = Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 constexpr int kSweeps = 4;                // 2 sweeps lose 5 % more, 10 lose 3 % less
-constexpr float kDescentDamping = 0.01F;  // of the mean of the diagonal, as in GPTQ
+constexpr float kDescentDamping = 0.01F;  // share of the mean of the diagonal, as in GPTQ
 constexpr std::int64_t kRowsAtOnce = 128;
 constexpr std::int64_t kInputsAtOnce = 128;  // changed before the gradient of the others is updated
 

@@ -74,8 +74,8 @@ Result<Gptq> Gptq::factor(const InputStatistics& inputs, const QuantFormat& form
 struct Gptq::Work {
   QuantizedMatrix matrix;
   RowMatrix weights;
-  RowMatrix errors;              // of the current block, [position in block][row]
-  std::vector<GroupGrid> grids;  // of every row, for the current group
+  RowMatrix errors;              // errors of the current block, [position in block][row]
+  std::vector<GroupGrid> grids;  // grid of every row, for the current group
   Eigen::Array<float, 1, Eigen::Dynamic> error;
 };
 

@@ -11,7 +11,7 @@
 namespace protean {
 
 struct GptqOptions {
-  double damping = 0.01;  // of the mean of the Hessian's diagonal
+  double damping = 0.01;  // share of the mean of the Hessian's diagonal
   // Rounds the inputs that vary most first, while most others are left to compensate. Groups stay
   // in place, so the file needs no group index.
   bool activation_order = false;

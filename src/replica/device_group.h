@@ -30,7 +30,8 @@ struct GroupDevice {
   std::optional<std::int64_t> memory_bytes;  // nothing: its share of what is free
 };
 
-// The devices of all replicas, one replica after the other, and how those of each divide the model.
+// The devices of all replicas, replica after replica, and how the devices of one replica divide the
+// model.
 struct DeviceGroup {
   std::vector<GroupDevice> devices;
   Division division;

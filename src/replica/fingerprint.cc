@@ -17,9 +17,9 @@
 namespace protean {
 namespace {
 
-constexpr int kPromptTokens = 256;  // of the longest chunk that is timed
+constexpr int kPromptTokens = 256;  // tokens of the longest chunk that is timed
 constexpr int kMostRounds = 10;
-constexpr int kFewTokens = 16;  // of a step that waits for weights more than it computes
+constexpr int kFewTokens = 16;  // tokens of a step that waits for weights more than it computes
 // Layers of the deeper fingerprint, unless these bytes at the highest precision hold more: on tiny
 // layers, waking threads is louder than one layer.
 constexpr int kLayers = 2;
@@ -28,7 +28,7 @@ constexpr std::int64_t kLayersBytes = 64 * kMiB;
 // Bytes of the LM head that are timed, at the highest precision. Its time is in proportion to the
 // vocabulary.
 constexpr std::int64_t kLogitsBytes = 64 * kMiB;
-constexpr int kRepeats = 2;  // of steps of few tokens, whose times vary most
+constexpr int kRepeats = 2;  // runs of steps of few tokens, whose times vary most
 
 int timed_vocab(const ModelSpec& spec, Precision highest) {
   const std::int64_t row =

@@ -13,7 +13,7 @@ namespace protean {
 struct FingerprintOptions {
   std::vector<Precision> layers;  // precisions that layers may have, the highest first
   KvForm kv;                      // precision and block size
-  std::int64_t page_bytes = 0;    // of the pool if the form may change; 0: memory of its own
+  std::int64_t page_bytes = 0;    // page size of the pool if the form may change; 0: no pool
   CpuShare cpus;
   int max_model_len = 4096;
   double budget_s = 2.6;  // steps are timed again while this is not used up, loading included

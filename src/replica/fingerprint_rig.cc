@@ -18,7 +18,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kReadAtOnceBytes = 1 << 20;  // of other memory, by one thread
+constexpr std::int64_t kReadAtOnceBytes = 1 << 20;  // other memory that one thread reads at once
 constexpr std::int64_t kLineBytes = 64;
 
 // Returns the bytes of other weights that the whole model reads between two steps through the

@@ -27,7 +27,7 @@ namespace protean {
 struct FingerprintRigOptions {
   ModelSpec spec;                 // the model with few layers and maybe a smaller vocabulary
   std::vector<Precision> layers;  // precisions that layers will have
-  std::int64_t page_bytes = 0;    // of the pool that memory comes from; 0: memory of its own
+  std::int64_t page_bytes = 0;    // page size of the pool that memory comes from; 0: no pool
   KvForm kv;
   CpuShare cpus;
   int max_step_tokens = 1;
@@ -72,7 +72,7 @@ class FingerprintRig {
     std::vector<ModelWeights> weights;  // one for each precision of the options
     std::shared_ptr<KvStore> kv;
     cpu::Region other;
-    std::vector<std::int64_t> left_out_bytes;  // of `other`, by precision
+    std::vector<std::int64_t> left_out_bytes;  // bytes of `other` to read, by precision
   };
   class Loader;
 
@@ -91,9 +91,9 @@ class FingerprintRig {
   const RotaryTables rope_;
   cpu::Team team_;
   Sampler sampler_;
-  StepRows rows_;                     // of the current step
+  StepRows rows_;                     // rows of the current step
   std::vector<std::uint8_t> usable_;  // logits without NaN and infinity, by row
-  std::uint64_t other_sum_ = 0;       // of what was read, so that compilers keep the reads
+  std::uint64_t other_sum_ = 0;       // sum of what was read, so that compilers keep the reads
   BoundedQueue<Job> jobs_{1};
   BoundedQueue<int> done_{1};
   std::thread thread_;  // last member: it uses the others

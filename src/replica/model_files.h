@@ -18,9 +18,9 @@ struct ModelFiles {
   std::shared_ptr<Checkpoint> checkpoint;
   std::unique_ptr<Tokenizer> tokenizer;
   InfillTokens infill;
-  ChatFiles chat;  // with the source of the template in use; empty when ChatML stands in
+  ChatFiles chat;  // has the source of the template in use; empty if ChatML stands in
   ChatTemplate chat_template;
-  GenerationDefaults generation;  // of the checkpoint; the tokenizer's EOS is added to its stops
+  GenerationDefaults generation;  // from the checkpoint; the tokenizer's EOS is added to its stops
 };
 
 Result<ModelFiles> open_model_files(const ModelOptions& options);

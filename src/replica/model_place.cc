@@ -31,11 +31,11 @@ Result<fs::path> with_progress(const std::string& name,
   });
   const CountProgress bar = progress_bar(name);
   const hub::PullEvents events{
-      .on_plan =
-          [&](const hub::PullPlan& plan) {
+      .on_summary =
+          [&](const hub::PullSummary& summary) {
             log::info("{} at {}: {} in {} files, {} to fetch, {} free", name,
-                      plan.commit.substr(0, 12), format_bytes(plan.bytes), plan.files,
-                      format_bytes(plan.fetch_bytes), format_bytes(plan.free_bytes));
+                      summary.commit.substr(0, 12), format_bytes(summary.bytes), summary.files,
+                      format_bytes(summary.fetch_bytes), format_bytes(summary.free_bytes));
           },
       .on_bytes = bar,
       .on_note =

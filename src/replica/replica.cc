@@ -28,7 +28,7 @@ std::chrono::steady_clock::time_point steady_time(TimeNs at_ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(at_ns));
 }
 
-// Each stage of a pipeline computes a step of its own.
+// Returns the number of pipeline stages: each computes a step of its own.
 int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }

@@ -30,8 +30,8 @@ using Inbox = BoundedQueue<Event>;
 // How to build the replicas of a model, which are all alike.
 struct ReplicaOptions {
   ModelOptions model;
-  Sizing sizing;                           // of each
-  std::optional<MorphConfig> morph;        // of each; nothing: the form never changes
+  Sizing sizing;                           // the size of each replica
+  std::optional<MorphConfig> morph;        // each replica's; nothing: forms never change
   std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
   StepCost step_cost;                      // see known_step_cost(); all 0: not known
   RouterPolicy router = RouterPolicy::kFirstToken;
@@ -41,7 +41,7 @@ struct ReplicaOptions {
   TimeNs device_timeout_ns = 0;  // see Member
 };
 
-// Returns true if the replicas may be joined and part again: there are several, on pages, of a
+// Returns true if the replicas may be joined and split again: there are several, on pages, of a
 // model whose halves of a layer follow each other.
 bool may_join(const ReplicaOptions& options);
 

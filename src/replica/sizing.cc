@@ -141,7 +141,7 @@ std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
 // Returns the precisions that halves of layers may have: the highest first, the others unsorted.
 std::vector<Precision> ladder_from(const Form& start, const ModelOptions& options) {
   std::vector<Precision> ladder = {highest_precision(start)};
-  for (const Precision precision : kPrecisions) {  // that an operator may restore a half to
+  for (const Precision precision : kPrecisions) {  // an operator may restore a half to these
     if (!options.ladder.empty() && precision != ladder.front() && layers_at(start, precision) > 0) {
       ladder.push_back(precision);
     }
@@ -192,8 +192,8 @@ struct DeviceRoom {
   std::int64_t least_kv = 0;
 };
 
-// Returns the number of replicas that fit if fewer have more memory each, of which KV takes half
-// beside what is fixed; 0 if not even one does, or if each device's memory is given.
+// Returns the number of replicas that fit if fewer have more memory each, of which KV takes half in
+// addition to what is fixed; 0 if not even one does, or if each device's memory is given.
 std::int64_t replicas_within(const ModelOptions& options, const FixedMemory& fixed,
                              const DeviceRoom& room) {
   const int replicas = options.group.replicas;

@@ -17,16 +17,16 @@ namespace protean {
 
 // The form that each replica of a model starts in, and the memory it needs.
 struct Sizing {
-  std::vector<DeviceSpec> devices;     // of all replicas, one replica after the other
+  std::vector<DeviceSpec> devices;     // devices of all replicas, replica after replica
   std::vector<CpuShare> cpus;          // CPUs that each device computes on
   Form form;                           // names the first replica's devices
-  PageBudget budget;                   // of each device, for weights and KV
-  StepPrecision step_precision;        // of the form
+  PageBudget budget;                   // each device's pages for weights and KV
+  StepPrecision step_precision;        // the form's precisions
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
   int max_model_len = 0;
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;
-  std::int64_t device_bytes = 0;  // that each device takes: pages and activations
+  std::int64_t device_bytes = 0;  // memory that each device takes: pages and activations
   std::vector<std::string> warnings;
 };
 

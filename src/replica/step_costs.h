@@ -16,7 +16,7 @@ namespace protean {
 struct StepCostSource {
   std::filesystem::path model;
   std::filesystem::path directory;  // empty: the default folder of packed weights
-  std::string version;              // of the program
+  std::string version;              // the program's version
 };
 
 // Names the processor and the instructions that kernels use on it.

@@ -83,11 +83,11 @@ class VariantPacking {
 
   const VariantsOfPolicy wanted_;
   const std::function<void(Packing)> told_;
-  std::vector<ComponentVariant> planned_;  // that the cache lacked
+  std::vector<ComponentVariant> planned_;  // variants that the cache lacked
   std::size_t next_ = 0;
   std::size_t read_ = 0;    // ahead
   std::int64_t done_ = 0;   // variants on disk
-  std::int64_t total_ = 0;  // that are to be
+  std::int64_t total_ = 0;  // variants that are to be on disk
   bool reads_ahead_ = false;
   std::string failure_;
 };

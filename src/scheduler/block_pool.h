@@ -58,7 +58,7 @@ class BlockPool {
   void offer_first(BlockId begin, BlockId end);
 
   std::vector<int> references_;
-  std::vector<Links> links_;  // of block i at i + 1: free blocks form a ring through the sentinel
+  std::vector<Links> links_;  // block i is at i + 1; free blocks form a ring through the sentinel
   std::int64_t limit_ = 0;
   std::int64_t free_ = 0;
   std::int64_t used_ = 0;

@@ -53,7 +53,7 @@ class PrefixCache {
   std::vector<CachedBlock> chains(std::uint32_t precision_tag) const;
   void clear();  // forgets all blocks
 
-  void grow(std::int64_t blocks);     // to this number of blocks
+  void grow(std::int64_t blocks);     // blocks: their number from now on
   void reserve(std::int64_t blocks);  // growing up to this many blocks then copies nothing
 
   std::uint64_t insertions() const { return last_generation_; }

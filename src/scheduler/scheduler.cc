@@ -60,8 +60,8 @@ Status Scheduler::check_length(std::int64_t prompt, std::int64_t max_tokens) con
 }
 
 TimeNs Scheduler::due_of(const Request& request, TimeNs due_ns, TimeNs now_ns) const {
-  const auto client = of_client_.find(request.client);
-  const int behind = client == of_client_.end() ? 0 : client->second;
+  const auto call = of_call_.find(request.call);
+  const int behind = call == of_call_.end() ? 0 : call->second;
   return now_ns + (due_ns - now_ns) * (1 + behind);
 }
 
@@ -80,8 +80,8 @@ Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
   const TimeNs place_due_ns = due_of(request, due_ns, now_ns);
   sequence->tokens = std::move(request.prompt);
   sequence->asks = std::move(request);
-  if (sequence->asks.client.value != 0) {
-    sequence->behind = of_client_[sequence->asks.client]++;
+  if (sequence->asks.call.value != 0) {
+    sequence->behind = of_call_[sequence->asks.call]++;
   }
   sequence->place = {sequence->asks.priority, place_due_ns, ++last_arrival_};
   sequence->prompt_tokens = static_cast<int>(prompt);
@@ -108,15 +108,15 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
   } else {
     waiting_.remove(sequence);
   }
-  leave_client(sequence);
+  leave_call(sequence);
   sequences_.erase(found);
   return usage;
 }
 
-void Scheduler::leave_client(const Sequence& sequence) {
-  if (const auto client = of_client_.find(sequence.asks.client);
-      client != of_client_.end() && --client->second == 0) {
-    of_client_.erase(client);
+void Scheduler::leave_call(const Sequence& sequence) {
+  if (const auto call = of_call_.find(sequence.asks.call);
+      call != of_call_.end() && --call->second == 0) {
+    of_call_.erase(call);
   }
 }
 

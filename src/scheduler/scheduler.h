@@ -42,7 +42,7 @@ struct SchedulerConfig {
 struct Sampled {
   RequestId request;
   TokenId token = 0;
-  std::uint32_t precision_tag = 0;        // of the step that drew the token
+  std::uint32_t precision_tag = 0;        // the tag of the step that drew the token
   std::optional<TokenLogprobs> logprobs;  // if the request wants them
 };
 
@@ -63,22 +63,22 @@ struct Pooled {
 
 // The work that comes before a request that arrives now.
 struct Backlog {
-  std::int64_t tokens = 0;  // of prompts, less the share that the prefix cache recently had
-  int prompts = 0;          // with such tokens
+  std::int64_t tokens = 0;  // prompt tokens, less the share that the prefix cache recently had
+  int prompts = 0;          // prompts with such tokens
   int decoding = 0;         // sequences past their prompts
   int running = 0;
-  int without_place =
-      0;  // waiting sequences, the new one included, without room in a step or in KV now
-  std::int64_t context_tokens = 0;    // in KV, of sequences past their prompts
-  std::int64_t drawn_tokens = 0;      // of their answers so far
-  std::int64_t most_left_tokens = 0;  // that all running answers may still get
+  // Waiting sequences, the new one included, without room in a step or in KV now.
+  int without_place = 0;
+  std::int64_t context_tokens = 0;    // tokens in KV of sequences past their prompts
+  std::int64_t drawn_tokens = 0;      // tokens of their answers so far
+  std::int64_t most_left_tokens = 0;  // tokens that all running answers may still get
 };
 
 // What one sequence has and may still need, for predictions.
 struct SequenceNeed {
   bool has_kv = false;
   int tokens = 0;   // prompt and answer so far
-  int pending = 0;  // of these, without KV
+  int pending = 0;  // tokens without KV
   int drawn = 0;    // tokens of the answer
   int most_drawn = 0;
 };
@@ -87,7 +87,7 @@ struct SequenceNeed {
 struct Demand {
   std::int64_t blocks_wanted = 0;  // needed by waiting sequences and next decodes, and not held
   std::int64_t blocks_short = 0;   // blocks_wanted less the free blocks
-  TimeNs waiting_since_ns = -1;    // of the sequence that waits longest; -1: none waits
+  TimeNs waiting_since_ns = -1;    // since when the sequence that waits longest waits; -1: none
   bool step_full = false;  // the last step's token budget was used up: more KV would not add to it
 };
 
@@ -109,9 +109,10 @@ struct StepOutcome {
 // it. No request is aborted because KV is full (invariant 4): a sequence that only a larger KV
 // could hold is passed over until KV is larger.
 //
-// One client's sequences are due one after another: the second after twice the first one's time,
-// the third after three times that. While a step or KV is full, all of them but the first give up
-// their room to a waiting sequence of another client that comes before them.
+// Sequences of one API call, such as its choices, become due one after another: the second is due
+// after twice the first one's time, the third after three times that. While a step or KV is full,
+// all of them but the first give up their room to a waiting sequence of another call that comes
+// before them.
 //
 // With several steps in flight, each takes such a share of the ready work that they take about
 // equal times, so that the stages of a pipeline wait little for each other.
@@ -187,7 +188,8 @@ class Scheduler {
   void give_up_place() { --exchange_.kept_places; }
   // Takes free blocks for KV that arrives; nothing if sequences here would soon lack them.
   std::optional<std::vector<BlockId>> receive(std::int64_t count);
-  void drop(std::span<const BlockId> received);  // that will not be adopted
+  // Frees received blocks whose sequence will not be adopted.
+  void drop(std::span<const BlockId> received);
   // Returns true while a sequence is paused, or blocks or places are kept, so that sequences may
   // wait though nothing runs.
   bool exchanges_kv() const {
@@ -199,7 +201,7 @@ class Scheduler {
   // sequence's usage so far; nothing if the request is unknown.
   std::optional<RequestUsage> remove(RequestId request);
 
-  // Returns the due time of a sequence, which is later if its client has others.
+  // Returns the due time of a sequence, which is later if its call has others.
   TimeNs due_ns(RequestId request) const { return sequences_.at(request)->place.due_ns; }
   // Returns the due time that add() would give a request.
   TimeNs due_of(const Request& request, TimeNs due_ns, TimeNs now_ns) const;
@@ -242,7 +244,7 @@ class Scheduler {
   Demand demand() const;              // O(1)
   // Returns true if no sequence runs and all that wait need a larger KV.
   bool waits_for_larger_kv() const;
-  std::vector<SequenceNeed> needs() const;   // of all sequences
+  std::vector<SequenceNeed> needs() const;   // one of each sequence
   std::vector<RequestId> too_large() const;  // waiting requests that need a larger KV
   bool has_too_large() const { return too_large_by_ > 0; }  // the last next_step() met one; O(1)
 
@@ -258,7 +260,8 @@ class Scheduler {
   Backlog backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const;
   Backlog backlog() const;  // before a request that comes last
 
-  double prefix_hit_share() const { return hit_share_; }  // of recent prompts' tokens
+  // Returns the share of recent prompts' tokens that the prefix cache had.
+  double prefix_hit_share() const { return hit_share_; }
 
   bool idle() const { return sequences_.empty(); }
   const SchedulerConfig& config() const { return config_; }
@@ -284,7 +287,7 @@ class Scheduler {
   struct Exchange {
     std::vector<BlockId> lent;  // once for each loan
     std::vector<RequestId> paused;
-    std::int64_t kept_places = 0;  // for sequences to be adopted
+    std::int64_t kept_places = 0;  // places kept for sequences to be adopted
     // Blocks that move within this scheduler are copied before this step, so their content is not
     // in place until it is complete.
     std::uint64_t moved_before_step = 0;
@@ -309,7 +312,7 @@ class Scheduler {
   std::int64_t free_reserve() const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
-  void leave_client(const Sequence& sequence);
+  void leave_call(const Sequence& sequence);
   void leave(Sequence& sequence);
   bool will_publish(const Sequence& sequence, std::size_t blocks) const;
   bool admit(Sequence& sequence);
@@ -338,7 +341,7 @@ class Scheduler {
   PrefixCache cache_;
   std::uint32_t precision_tag_ = 0;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
-  std::unordered_map<RequestId, int> of_client_;  // sequences that are here, by Request::client
+  std::unordered_map<RequestId, int> of_call_;  // sequences that are here, by Request::call
   WaitingQueue waiting_;
   std::map<QueuePlace, Sequence*> running_;
   Exchange exchange_;
@@ -346,7 +349,7 @@ class Scheduler {
   std::int64_t too_large_by_ = 0;   // blocks that KV lacks for the largest sequence alone
   LargestKv largest_kv_;
   std::uint64_t kv_changes_ = 0;
-  TimeNs now_ns_ = 0;  // of the latest call that passed a time
+  TimeNs now_ns_ = 0;  // the time of the latest call that passed one
   std::deque<InFlight> in_flight_;
   std::uint64_t last_arrival_ = 0;
   std::uint64_t last_step_ = 0;

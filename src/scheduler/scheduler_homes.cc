@@ -43,7 +43,7 @@ SchedulerState Scheduler::release_all() {
   }
   running_.clear();
   waiting_ = {};
-  of_client_.clear();
+  of_call_.clear();
   cache_.clear();
   decodes_short_ = 0;
   too_large_by_ = 0;
@@ -110,8 +110,8 @@ void Scheduler::absorb_sequence(std::unique_ptr<Sequence> sequence, bool runs) {
   last_arrival_ = std::max(last_arrival_, absorbed.place.arrival);
   absorbed.refused = {};
   absorbed.held_until = 0;
-  if (absorbed.asks.client.value != 0) {
-    ++of_client_[absorbed.asks.client];
+  if (absorbed.asks.call.value != 0) {
+    ++of_call_[absorbed.asks.call];
   }
   if (runs) {
     running_.emplace(absorbed.place, &absorbed);

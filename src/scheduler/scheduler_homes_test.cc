@@ -47,7 +47,7 @@ class HomesScene {
     Request request;
     request.id = RequestId{++last_request_};
     request.max_tokens = output;
-    request.client = RequestId{last_request_ % 3};
+    request.call = RequestId{last_request_ % 3};
     request.cache_salt = topic == 1 ? "salt" : "";
     for (int i = 0; i < prompt; ++i) {
       request.prompt.push_back(topic * 100 + i);

@@ -29,7 +29,7 @@ std::unique_ptr<Sequence> Scheduler::release(RequestId request) {
   } else {
     waiting_.remove(*sequence);
   }
-  leave_client(*sequence);
+  leave_call(*sequence);
   ++totals_.released_total;
   return sequence;
 }
@@ -60,7 +60,7 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
                       TimeNs now_ns) {
   now_ns_ = now_ns;
   Sequence& adopted = *sequence;
-  adopted.behind = adopted.asks.client.value != 0 ? of_client_[adopted.asks.client]++ : 0;
+  adopted.behind = adopted.asks.call.value != 0 ? of_call_[adopted.asks.call]++ : 0;
   adopted.place.arrival = ++last_arrival_;
   adopted.refused = {};
   adopted.held_until = 0;

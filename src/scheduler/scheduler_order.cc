@@ -78,7 +78,7 @@ Sequence* Scheduler::to_displace(const Sequence& waiting) {
   for (auto last = running_.rbegin(); last != running_.rend() && last->first > waiting.place;
        ++last) {
     Sequence& running = *last->second;
-    if (running.behind > 0 && !running.scheduled() && running.asks.client != waiting.asks.client) {
+    if (running.behind > 0 && !running.scheduled() && running.asks.call != waiting.asks.call) {
       return &running;
     }
   }
@@ -97,10 +97,10 @@ int Scheduler::tokens_left_at(const QueuePlace& place) const {
   return budget_.of_prompts(budget_.of_steps(config_.max_num_batched_tokens) - decodes) - prompts;
 }
 
-// Admits waiting sequences that come before others of a client with several, as far as the next
+// Admits waiting sequences that come before others of a call with several, as far as the next
 // step can take them, and preempts the latter as far as that needs.
 void Scheduler::displace_for_waiting() {
-  if (of_client_.empty()) {
+  if (of_call_.empty()) {
     return;
   }
   int passed_over = 0;

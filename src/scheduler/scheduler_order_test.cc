@@ -131,18 +131,18 @@ TEST(SchedulerOrder, AnUrgentSequenceDoesNotWaitForASlowOne) {
   EXPECT_EQ(plan.slices.back().request, RequestId{3});
 }
 
-// Adds one client's `count` sequences with prompts of their own, all due at 10.
-void add_client(Scheduler& scheduler, std::uint64_t first, int count) {
+// Adds one call's `count` sequences with prompts of their own, all due at 10.
+void add_call(Scheduler& scheduler, std::uint64_t first, int count) {
   for (std::uint64_t id = first; id < first + static_cast<std::uint64_t>(count); ++id) {
     Request asks = request(id, counting(2, static_cast<TokenId>(id) * 100), 30);
-    asks.client = RequestId{first};
+    asks.call = RequestId{first};
     ASSERT_TRUE(scheduler.add(std::move(asks), 10).ok());
   }
 }
 
-TEST(SchedulerOrder, OneClientsSequencesAreDueOneAfterAnother) {
+TEST(SchedulerOrder, SequencesOfOneCallAreDueOneAfterAnother) {
   Scheduler scheduler(config_of(60));
-  add_client(scheduler, 1, 3);
+  add_call(scheduler, 1, 3);
   ASSERT_TRUE(scheduler.add(request(4, counting(2), 30), 15, 5).ok());
   EXPECT_EQ(scheduler.due_ns(RequestId{1}), 10);
   EXPECT_EQ(scheduler.due_ns(RequestId{2}), 20);
@@ -151,14 +151,14 @@ TEST(SchedulerOrder, OneClientsSequencesAreDueOneAfterAnother) {
   scheduler.remove(RequestId{1});
   scheduler.remove(RequestId{2});
   Request more = request(5, counting(2), 30);
-  more.client = RequestId{1};
+  more.call = RequestId{1};
   ASSERT_TRUE(scheduler.add(std::move(more), 10).ok());
-  EXPECT_EQ(scheduler.due_ns(RequestId{5}), 20);  // one sequence of the client is left
+  EXPECT_EQ(scheduler.due_ns(RequestId{5}), 20);  // one sequence of the call is left
 }
 
-TEST(SchedulerOrder, AClientWithManySequencesGivesUpAllPlacesButOne) {
+TEST(SchedulerOrder, ACallWithManySequencesGivesUpAllPlacesButOne) {
   Scheduler scheduler(config_of(60));  // four places in a step
-  add_client(scheduler, 1, 20);
+  add_call(scheduler, 1, 20);
   for (int step = 0; step < 3; ++step) {
     complete(scheduler, scheduler.next_step().value());
   }
@@ -172,17 +172,17 @@ TEST(SchedulerOrder, AClientWithManySequencesGivesUpAllPlacesButOne) {
     ASSERT_TRUE(scheduler.add(request(id, counting(2, first), 30), 16, 6).ok());
   }
   plan = scheduler.next_step().value();
-  EXPECT_EQ(who(plan), (Ids{1, 21, 22, 23}));  // 24 and 25 wait as they would for other clients
+  EXPECT_EQ(who(plan), (Ids{1, 21, 22, 23}));  // 24 and 25 wait as they would for other calls
   complete(scheduler, plan);
   scheduler.remove(RequestId{21});
   EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 22, 23, 24}));
 }
 
-TEST(SchedulerOrder, AClientWithManySequencesGivesUpKv) {
+TEST(SchedulerOrder, ACallWithManySequencesGivesUpKv) {
   SchedulerConfig config = config_of(12);
   config.max_num_seqs = 16;
   Scheduler scheduler(config);
-  add_client(scheduler, 1, 8);
+  add_call(scheduler, 1, 8);
   for (int step = 0; step < 8; ++step) {
     complete(scheduler, scheduler.next_step().value());
   }
@@ -193,12 +193,12 @@ TEST(SchedulerOrder, AClientWithManySequencesGivesUpKv) {
   EXPECT_EQ(plan.slices.front().request, RequestId{1});
 }
 
-TEST(SchedulerOrder, AClientWithOneSequenceKeepsItsPlace) {
+TEST(SchedulerOrder, ACallWithOneSequenceKeepsItsPlace) {
   SchedulerConfig config = config_of(60);
   config.max_num_seqs = 2;
   Scheduler scheduler(config);
-  add_client(scheduler, 1, 1);
-  add_client(scheduler, 2, 1);
+  add_call(scheduler, 1, 1);
+  add_call(scheduler, 2, 1);
   complete(scheduler, scheduler.next_step().value());
   ASSERT_TRUE(scheduler.add(urgent(request(3, counting(2, 900), 30), -1), 1).ok());
   EXPECT_EQ(who(scheduler.next_step().value()), (Ids{1, 2}));

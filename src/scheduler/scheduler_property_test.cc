@@ -109,7 +109,7 @@ class Trial {
                   .draws = request.max_tokens > 0,
                   .wants_scores = request.logprobs.prompt,
                   .pooling = request.pooling,
-                  .client = request.client};
+                  .call = request.call};
     const RequestId id = request.id;
     if (scheduler_.add(std::move(request), client.place.second).ok()) {
       client.place.second = scheduler_.due_ns(id);
@@ -121,7 +121,7 @@ class Trial {
 
   void ask_for_more(Request& request) {
     request.priority = dice_.below(2);
-    request.client = RequestId{dice_.chance(50) ? 1U + static_cast<unsigned>(dice_.below(2)) : 0U};
+    request.call = RequestId{dice_.chance(50) ? 1U + static_cast<unsigned>(dice_.below(2)) : 0U};
     request.logprobs.prompt = dice_.chance(15);
     if (dice_.chance(15)) {
       request.pooling = dice_.chance(50) ? Pooling::kMean : Pooling::kLast;
@@ -247,7 +247,7 @@ class Trial {
   }
 
   // Checks that an admitted sequence has overtaken only sequences that wait for a prefix or whose
-  // client has others that run, and that it computes no prefix that an earlier one computes.
+  // call has others that run, and that it computes no prefix that an earlier one computes.
   void expect_in_order(RequestId admitted) {
     const Client& client = clients_.at(admitted);
     const bool undisturbed =
@@ -264,13 +264,13 @@ class Trial {
         const bool waits = std::any_of(alive_.begin(), alive_.end(), [&](RequestId owner) {
           const Client& running = clients_.at(owner);
           return running.next >= 0 &&
-                 ((before.client.value != 0 && running.client == before.client) ||
+                 ((before.call.value != 0 && running.call == before.call) ||
                   (comes_before(owner, other) && shared_tokens(before, running) > 0));
         });
-        // A sequence that took a client's room may have been admitted before the other one came.
+        // A sequence that took a call's room may have been admitted before the other one came.
         const bool displaced = config_.steps_in_flight > 1 &&
                                std::any_of(clients_.begin(), clients_.end(), [](const auto& entry) {
-                                 return entry.second.client.value != 0;
+                                 return entry.second.call.value != 0;
                                });
         ASSERT_TRUE(waits || displaced) << admitted.value << " overtook " << other.value;
         ++coverage_.passed_over;

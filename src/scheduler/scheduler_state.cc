@@ -201,7 +201,7 @@ class Divider {
     return best;
   }
 
-  // Sequences without blocks go to the home that has least in use and awaited.
+  // Assigns each sequence without blocks to the home with the fewest blocks in use or awaited.
   void place_waiting() {
     const auto place = [this](const Sequence& sequence) {
       const auto least = std::min_element(
@@ -226,7 +226,8 @@ class Divider {
     const auto blocks = static_cast<BlockId>(homes_.count * homes_.blocks);
     overwritten_.assign(at(blocks), false);
     taken_.assign(at(blocks), false);
-    std::vector<int> rank(at(blocks), 0);  // of a block that no sequence of its home needs
+    // The order of eviction of a block that no sequence of its home needs.
+    std::vector<int> rank(at(blocks), 0);
     for (const std::unique_ptr<Sequence>& sequence : state_.running) {
       for (const BlockId block : sequence->blocks) {
         rank[at(block)] = 1;

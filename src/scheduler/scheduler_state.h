@@ -16,12 +16,12 @@
 namespace protean {
 
 // All sequences and cached blocks of a scheduler without steps in flight, as a value: schedulers
-// merge and part by handing it over (Scheduler::release_all, absorb). Owns no block; block tables
+// merge and split by handing it over (Scheduler::release_all, absorb). Owns no block; block tables
 // name blocks of the scheduler that gave it.
 struct SchedulerState {
   std::vector<std::unique_ptr<Sequence>> running;  // in order of their places
   std::vector<std::unique_ptr<Sequence>> waiting;  // in order of their places, without blocks
-  std::vector<CachedBlock> cached;                 // of the present precisions, parents first
+  std::vector<CachedBlock> cached;  // blocks at the present precisions, parents first
   std::vector<BlockId> idle;  // cached blocks that no sequence uses, the longest free one first
   std::uint64_t last_step = 0;
   double hit_share = 0;
@@ -33,9 +33,9 @@ struct SchedulerState {
 // `a * homes + h` of the one KV cache.
 struct Homes {
   int count = 2;
-  std::int64_t blocks = 0;  // of each home
+  std::int64_t blocks = 0;  // KV blocks of each home
   int block_tokens = 16;
-  int max_num_seqs = 256;  // of each home
+  int max_num_seqs = 256;  // sequences in a step of each home
 };
 
 // Returns the state of one scheduler instead of several, in order of the homes. Sequences of equal

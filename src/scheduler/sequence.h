@@ -24,7 +24,7 @@ struct QueuePlace {
 struct Sequence {
   Request asks;  // without its prompt, which is in `tokens`
   QueuePlace place;
-  int behind = 0;               // sequences of the same client that were here when this one came
+  int behind = 0;               // sequences of the same call that were here when this one came
   std::vector<TokenId> tokens;  // prompt, then output
   std::vector<BlockId> blocks;  // covers at least `computed` tokens
   int prompt_tokens = 0;

@@ -45,7 +45,7 @@ struct Client {
   bool failed = false;  // chunks of its prompt after the one that failed mean nothing
   bool wants_scores = false;
   Pooling pooling = Pooling::kNone;
-  RequestId client;
+  RequestId call;
   int scored = 1;     // prompt tokens scored by executed steps, counting the first token
   int delivered = 1;  // prompt tokens scored by completed steps, counting the first token
   int pooled = 0;     // leading rows of the sum so far

@@ -31,13 +31,14 @@ class WaitingQueue {
   const Places& places() const { return places_; }
   bool empty() const { return places_.empty(); }
   std::size_t size() const { return places_.size(); }
-  std::int64_t blocks() const { return blocks_; }  // that all of them need
+  std::int64_t blocks() const { return blocks_; }  // KV blocks that all of them need
   // Since when the sequence that waits longest waits; -1: none waits.
   TimeNs since_ns() const { return since_.empty() ? -1 : since_.begin()->first; }
 
  private:
   Places places_;
-  std::set<std::pair<TimeNs, std::uint64_t>> since_;  // and the arrival
+  std::set<std::pair<TimeNs, std::uint64_t>>
+      since_;  // since when a sequence waits, and its arrival
   std::int64_t blocks_ = 0;
 };
 

@@ -9,7 +9,7 @@ bool EngineInbox::try_tell(Event event) {
   if (residence_ == Residence::kAwake) {
     return inbox_.try_push(std::move(event));
   }
-  keep(std::move(event));  // the service bounds their number
+  keep(std::move(event));  // bounded: Service refuses requests beyond max_outstanding
   return true;
 }
 
@@ -36,17 +36,22 @@ void EngineInbox::become(Residence residence) {
 
 void EngineInbox::fall_asleep() {
   check(residence_ == Residence::kAwake, "only a model that is awake falls asleep");
+  stay_ns.reset();
   become(Residence::kFallingAsleep);
 }
 
 void EngineInbox::fell_asleep() {
   become(Residence::kAsleep);
-  if (!kept_.empty()) {
+  if (std::exchange(wanted_, false) || !kept_.empty()) {
     wake();
   }
 }
 
 void EngineInbox::wake() {
+  if (residence_ == Residence::kFallingAsleep) {
+    wanted_ = true;
+    return;
+  }
   check(residence_ == Residence::kAsleep, "only a model that sleeps is woken");
   become(Residence::kWaking);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,11 +31,14 @@ class EngineInbox {
 
   Residence residence() const { return residence_; }
   void fall_asleep();     // from awake
-  void fell_asleep();     // the engines are unloaded; wakes if events are kept
-  void wake();            // from asleep
+  void fell_asleep();     // the engines are unloaded; wakes if events are kept or wake() was called
+  void wake();            // from asleep or falling asleep, in which case it wakes afterwards
   void woke();            // the engines are loaded; gives them what was kept
   void failed_to_wake();  // drops what was kept; the model sleeps
 
+  // How long the engines are to stay in memory without use, if that was asked for. Reset when they
+  // fall asleep.
+  std::optional<TimeNs> stay_ns;
   // Called after each change. kWaking asks for the engines to be loaded.
   std::function<void(Residence)> on_change;
 
@@ -47,6 +51,7 @@ class EngineInbox {
   TimeNs used_ns_;
   Residence residence_ = Residence::kAwake;
   std::vector<Event> kept_;
+  bool wanted_ = false;  // to wake as soon as the engines are unloaded
 };
 
 }  // namespace protean

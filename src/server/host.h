@@ -18,6 +18,7 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
 
   Host(HostedModel hosted, const std::string& version, const Environment& environment, Post how)
       : keeps(std::move(hosted.keeps)),
+        intent(std::move(hosted.intent)),
         post(std::move(how)),
         service(hosted.limits, hosted.model,
                 {.model_name = hosted.model.names.front(), .version = version}, environment,
@@ -25,6 +26,7 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
   void emit(OutputBatch batch) override { post(shared_from_this(), std::move(batch)); }
 
   const std::shared_ptr<const void> keeps;  // destroyed after the service, which refers to it
+  std::string intent;                       // that chose the model's configuration; empty: none did
   const Post post;
   Service service;
 };

@@ -82,7 +82,10 @@ HttpReply ollama_list(const std::vector<Service*>& services, bool running) {
     if (running && service->residence() != Residence::kAwake) {
       continue;
     }
-    const json::array some = running ? ollama_running(service->model())
+    const auto due_ns = service->sleep_due_ns();
+    const auto expires_s =
+        due_ns ? std::optional((*due_ns + service->unix_offset_ns()) / kNsPerS) : std::nullopt;
+    const json::array some = running ? ollama_running(service->model(), expires_s)
                                      : ollama_tags(service->model(), service->created_s());
     all.insert(all.end(), some.begin(), some.end());
   }
@@ -102,6 +105,12 @@ Service* Models::find(std::string_view name) const {
     return std::find(names.begin(), names.end(), name) != names.end();
   });
   return found == services_.end() ? nullptr : *found;
+}
+
+void Models::replace(const Service& service, Service& by) {
+  const auto found = std::find(services_.begin(), services_.end(), &service);
+  check(found != services_.end(), "a service that is replaced serves");
+  *found = &by;
 }
 
 ApiError Models::unknown(std::string_view shown) const {

@@ -31,6 +31,8 @@ class Models final : public HttpHandler {
   const std::vector<Service*>& services() const { return services_; }
   // Adds a model whose names no other one has.
   void add(Service& service) { services_.push_back(&service); }
+  // Lets a service answer in the place of another one of the same model.
+  void replace(const Service& service, Service& by);
   // Removes a model, which is not the only one: its names are unknown from now on.
   void remove(Service& service) { std::erase(services_, &service); }
   // Returns the service of the model with that name; null if there is none.

@@ -2,12 +2,17 @@
 
 #include <boost/json/object.hpp>
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "base/units.h"
 
 namespace protean {
+
+// How long a model stays in memory after its last request if it never sleeps.
+inline constexpr TimeNs kForeverNs = std::numeric_limits<TimeNs>::max();
 
 // Whether the engines of a model are in memory. A model that sleeps has given its weights and its
 // KV cache back; what is sent to it waits until it is awake.
@@ -41,6 +46,9 @@ class ModelLoader {
   // Opens and loads a further model, which `fields` describes: "model", and flags of protean serve.
   // Fails if the fields make no sense.
   virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
+  // Plans how to serve a model for another intent, and opens it to take the place of the one that
+  // serves: loaded if both fit in memory, otherwise to be loaded when the former one is removed.
+  virtual void replace(std::size_t model, const std::string& intent) = 0;
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

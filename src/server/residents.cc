@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <boost/json/object.hpp>
 #include <chrono>
 #include <limits>
@@ -15,6 +16,7 @@
 namespace protean {
 namespace {
 
+namespace asio = boost::asio;
 namespace json = boost::json;
 
 constexpr TimeNs kLeavingLookNs =
@@ -51,7 +53,15 @@ Residents::~Residents() {
 
 void Residents::start(ModelLoader* loader) {
   loader_ = loader;
+  for (Service* service : models_.services()) {
+    admit(*service);
+  }
   look();
+}
+
+// The look comes after the request that changes a service's stay has become outstanding.
+void Residents::admit(Service& service) {
+  service.on_stay_changed = [this] { asio::post(timer_.get_executor(), [this] { look(); }); };
 }
 
 std::size_t Residents::place_of(const Service& service) const {
@@ -75,6 +85,7 @@ bool Residents::put_to_sleep(Service& service) {
 
 void Residents::woke(std::size_t model, const Status& loaded) {
   hosts_.at(model)->service.woke(loaded);
+  end_load(model, loaded);
   look();
 }
 
@@ -126,6 +137,7 @@ void Residents::deployed(std::shared_ptr<Host> host) {
   }
   host->service.set_state(ServerState::kReady);
   models_.add(host->service);
+  admit(host->service);
   look();
 }
 
@@ -154,6 +166,7 @@ Checked<std::string> Residents::remove(Service& service) {
                                            name)};
   }
   models_.remove(service);
+  changes_.erase(name);
   service.leave();
   leaving_.push_back(place_of(service));
   look();
@@ -173,6 +186,7 @@ void Residents::dismiss() {
     log::info("{} is removed", service.model().names.front());
     loader_->remove(place);
     hosts_[place] = nullptr;
+    follow(place);
     return true;
   });
 }
@@ -213,6 +227,9 @@ json::array Residents::absent() const {
   json::array shown;
   for (const std::size_t place : leaving_) {
     const Service& service = hosts_[place]->service;
+    if (models_.find(service.model().names.front()) != nullptr) {
+      continue;  // another configuration of it serves, and intent_of() shows this one
+    }
     shown.push_back({{"model", service.model().names.front()},
                      {"residence", "leaving"},
                      {"requests", service.outstanding()}});

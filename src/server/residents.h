@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,26 @@
 #include "server/residence.h"
 
 namespace protean {
+
+// A change of a model's intent, from when it is asked for. The model is opened in the configuration
+// that a plan chooses and takes new requests; those begun before end where they began.
+struct IntentChange {
+  enum class State {
+    kPlanning,
+    kLoading,   // engines in the new configuration
+    kDraining,  // the former engines of their requests
+    kDone,
+    kFailed,  // the former engines serve on
+  };
+  std::string intent;
+  State state = State::kPlanning;
+  std::size_t former = 0;               // the place of the model that is replaced
+  std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed
+  std::string configuration;            // empty until it is planned
+  std::string error;                    // of kFailed
+  TimeNs began_ns = 0;
+  TimeNs ended_ns = 0;
+};
 
 // Which models of a server are in memory: lets those sleep that are not used, takes in models that
 // operators deploy, and lets those go that they remove. Belongs to the io thread.
@@ -43,6 +64,10 @@ class Residents {
   Checked<std::string> deploy(const std::string& body);
   // Takes no more requests for a model, and removes it when those that it has have ended.
   Checked<std::string> remove(Service& service);
+  // Begins to serve a model for the intent that a JSON object names, and returns intent_of().
+  Checked<boost::json::object> want_intent(Service& service, const std::string& body);
+  // Returns a model's intent and how far the latest change of it is.
+  boost::json::object intent_of(const Service& service) const;
   // The models that do not serve: those that are being deployed or leave, and those that failed.
   boost::json::array absent() const;
 
@@ -51,10 +76,21 @@ class Residents {
   void woke(std::size_t model, const Status& loaded);
   void deployed(std::shared_ptr<Host> host);
   void failed(const std::string& name, const Error& error);
+  void planned(std::size_t model, const std::string& configuration);
+  void kept(std::size_t model);
+  void replaced(std::size_t model, std::shared_ptr<Host> by, bool loaded);
+  void not_replaced(std::size_t model, const Error& error);
 
  private:
-  void look();  // at what is due, and waits for the next time to look
+  void admit(Service& service);
+  // Does what is due, and waits until something else is.
+  void look();
   void dismiss();
+  IntentChange* change_of(std::size_t former);
+  void end(IntentChange& change, const Status& how);
+  void load_after(IntentChange& change, std::size_t place);
+  void follow(std::size_t former);
+  void end_load(std::size_t follower, const Status& loaded);
   TimeNs next_look_ns() const;
   std::size_t place_of(const Service& service) const;
 
@@ -63,6 +99,7 @@ class Residents {
   Models models_;
   std::vector<std::size_t> leaving_;              // places of models that are removed
   std::map<std::string, std::string> deploying_;  // why it failed, by name; empty: under way
+  std::map<std::string, IntentChange> changes_;   // the latest one, by name
   boost::asio::steady_timer timer_;
   ModelLoader* loader_ = nullptr;
 };

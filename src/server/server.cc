@@ -99,6 +99,7 @@ class Server::Impl {
   std::shared_ptr<Host> host(HostedModel model);
   void deployed(std::shared_ptr<TokenSink> host);
   void failed(std::string name, Error error);
+  void tell(std::function<void(Residents&)> what);
   std::shared_ptr<TokenSink> sink(std::size_t model) { return residents_.sink(model); }
 
  private:
@@ -313,6 +314,10 @@ void Server::Impl::failed(std::string name, Error error) {
   });
 }
 
+void Server::Impl::tell(std::function<void(Residents&)> what) {
+  asio::post(io_, [this, what = std::move(what)] { what(residents_); });
+}
+
 void Server::Impl::stop() {
   asio::post(io_, [this] {
     if (models_.state() == ServerState::kDraining) {
@@ -416,6 +421,28 @@ void Server::run() {
 void Server::set_ready(ModelLoader* loader) {
   impl_->set_ready(loader);
 }
+void Server::planned(std::size_t model, std::string configuration) {
+  impl_->tell([model, configuration = std::move(configuration)](Residents& residents) {
+    residents.planned(model, configuration);
+  });
+}
+
+void Server::kept(std::size_t model) {
+  impl_->tell([model](Residents& residents) { residents.kept(model); });
+}
+
+void Server::replaced(std::size_t model, Replacement by) {
+  impl_->tell(
+      [model, host = std::static_pointer_cast<Host>(std::move(by.host)),
+       loaded = by.loaded](Residents& residents) { residents.replaced(model, host, loaded); });
+}
+
+void Server::not_replaced(std::size_t model, Error error) {
+  impl_->tell([model, error = std::move(error)](Residents& residents) {
+    residents.not_replaced(model, error);
+  });
+}
+
 void Server::fell_asleep(std::size_t model) {
   impl_->fell_asleep(model);
 }

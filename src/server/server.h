@@ -35,16 +35,16 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any free one, which port() returns
   int drain_timeout_ms = 30'000;
-  std::vector<std::string> allow_origins;  // of web pages; "*": all
+  std::vector<std::string> allow_origins;  // origins of web pages that may call; "*": all
   // Host names that requests may name if no key is needed; "*": any. Addresses, localhost, `host`
   // and this machine's own name are always allowed.
   std::vector<std::string> allowed_hosts;
   TlsOptions tls;  // on both ports
   AdminOptions admin;
-  std::string otlp_endpoint;  // of a collector of traces; empty: traces are not sent
+  std::string otlp_endpoint;  // address of a collector of traces; empty: traces are not sent
   Heartbeat heartbeat;
   HttpLimits http;
-  ApiKeys keys;  // of the public port; empty: none is needed
+  ApiKeys keys;  // keys of the public port; empty: none is needed
 };
 
 // A model of a server: how clients see it, how many requests it takes, and the inbox of its
@@ -54,6 +54,13 @@ struct HostedModel {
   ServiceLimits limits;
   BoundedQueue<Event>& inbox;
   std::shared_ptr<const void> keeps;  // what the model refers to, inbox included; may be null
+  std::string intent = {};            // that chose its configuration; empty: none did
+};
+
+// What takes a model's place: the same model in another configuration.
+struct Replacement {
+  std::shared_ptr<TokenSink> host;  // of Server::host()
+  bool loaded = false;              // false: it is loaded when the former one is removed
 };
 
 // The HTTP server. run() serves on the calling thread, which becomes the io thread. Begins in the
@@ -81,6 +88,12 @@ class Server {
   std::shared_ptr<TokenSink> host(HostedModel model);
   void deployed(std::shared_ptr<TokenSink> host);
   void failed(std::string name, Error error);
+  // How far the loader is in serving a model for another intent: it has planned a configuration,
+  // which the model has already, or in which it is opened again; or it cannot.
+  void planned(std::size_t model, std::string configuration);
+  void kept(std::size_t model);
+  void replaced(std::size_t model, Replacement by);
+  void not_replaced(std::size_t model, Error error);
   // Refuses new requests with 503 and closes connections that are receiving a body. Lets running
   // answers finish for drain_timeout_ms, then ends them with an error. A second call ends them at
   // once.

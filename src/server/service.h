@@ -23,22 +23,24 @@
 #include "server/answer/served_model.h"
 #include "server/background_work.h"
 #include "server/engine_inbox.h"
+#include "server/ollama/ollama_call.h"
 #include "server/openai/text_endpoints.h"
 #include "server/operators/fleet_report.h"
 #include "server/operators/live_feed.h"
 #include "server/operators/metrics.h"
+#include "server/residence.h"
 #include "server/routes.h"
 
 namespace protean {
 
 struct ServiceLimits {
-  int max_outstanding = 1024;  // requests running and waiting at once; beyond, 429
-  TimeNs sleep_idle_ns = 0;    // without requests, after which the model sleeps; 0: it never does
+  int max_outstanding = 1024;         // requests running and waiting at once; beyond, 429
+  TimeNs sleep_idle_ns = kForeverNs;  // without requests, after which the model sleeps
 };
 
 // The sources of time, randomness and background threads.
 struct Environment {
-  Clock clock;  // of engine events
+  Clock clock;  // the clock of engine events
   std::function<std::int64_t()> unix_time_s;
   RandomSource random;
   // Runs a job on another thread, then what it returns on the io thread. Returns false if too many
@@ -86,11 +88,14 @@ class Service {
   bool may_sleep() const;
   // Returns when the model is to sleep unless it is used before; nothing if it is not to.
   std::optional<TimeNs> sleep_due_ns() const;
+  // Says how long the model stays in memory after its last request, in place of sleep_idle_ns,
+  // until it sleeps. Calls on_stay_changed.
+  void keep_loaded(TimeNs ns);
   void fall_asleep();
   // The engines are unloaded. Calls on_wanted if events came meanwhile.
   void fell_asleep() { engines_.fell_asleep(); }
-  // Begins to wake a model that sleeps: calls on_wanted.
-  void wake() { engines_.wake(); }
+  // Begins to wake a model that sleeps, or is about to: calls on_wanted. One that is awake stays.
+  void wake();
   // The engines are loaded, or an error says why they are not: then all that waits for them fails.
   void woke(const Status& loaded);
   // Ends the streams to operators: the model is removed.
@@ -132,6 +137,9 @@ class Service {
   std::weak_ptr<const void> owner;
   // Called when a model that sleeps is to be loaded.
   std::function<void()> on_wanted;
+  // Called when sleep_due_ns() has changed by keep_loaded(), before the request that caused it is
+  // outstanding.
+  std::function<void()> on_stay_changed = [] {};
 
  private:
   // A request that was given to the engine and has not ended.
@@ -148,6 +156,7 @@ class Service {
   using LiveMap = std::unordered_map<RequestId, Live>;
 
   Answer answer_ollama(std::string_view path, const HttpCall& call);
+  HttpReply load_or_unload(const Checked<OllamaLoad>& asked, const HttpCall& call);
   // When a request was received, and its deadlines.
   struct Timing {
     TimeNs received_ns = 0;
@@ -203,8 +212,8 @@ class Service {
   LiveMap live_;
   std::unordered_map<std::shared_ptr<Generation>, std::int64_t>
       pending_;  // being prepared, with their number of choices
-  std::vector<std::shared_ptr<Generation>> touched_;  // by the batch that is being delivered
-  std::uint64_t last_id_ = 0;                         // of requests and wishes
+  std::vector<std::shared_ptr<Generation>> touched_;  // changed by the batch in delivery
+  std::uint64_t last_id_ = 0;                         // the latest id of a request or a wish
   ServerState state_ = ServerState::kLoading;
   FleetReport fleet_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;

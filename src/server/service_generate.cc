@@ -170,6 +170,9 @@ Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
   if (auto refusal = refuse_count(dialect.call.choices())) {  // before tokenising
     return *refusal;
   }
+  if (dialect.call.keep_loaded_ns) {
+    keep_loaded(*dialect.call.keep_loaded_ns);
+  }
   AnswerIdentity identity{.id = std::string(dialect.id_prefix) + call.request_id,
                           .model = std::get<std::string>(name),
                           .fingerprint = "protean-" + version_,
@@ -242,14 +245,26 @@ Service::Answer Service::convert(const HttpCall& call, ParseText parse) {
   });
 }
 
+// Answers a call that only loads or unloads the model.
+HttpReply Service::load_or_unload(const Checked<OllamaLoad>& asked, const HttpCall& call) {
+  if (const ApiError* error = std::get_if<ApiError>(&asked)) {
+    return refusal_of(call, *error);
+  }
+  const OllamaLoad& load = std::get<OllamaLoad>(asked);
+  if (load.keep_loaded_ns) {
+    keep_loaded(*load.keep_loaded_ns);
+  }
+  if (load.keep_loaded_ns != 0) {
+    wake();
+  }
+  return {.body = load.answer};
+}
+
 Service::Answer Service::answer_ollama(std::string_view path, const HttpCall& call) {
   const bool chat = path == "/api/chat";
   if (chat || path == "/api/generate") {
-    if (auto loaded = ollama_load_answer(call.body, unix_time_s())) {
-      if (residence() == Residence::kAsleep) {
-        wake();
-      }
-      return HttpReply{.body = *std::move(loaded)};
+    if (const auto loaded = read_ollama_load(call.body, unix_time_s())) {
+      return load_or_unload(*loaded, call);
     }
     return generate(call, chat ? read_ollama_chat : read_ollama_generate);
   }
@@ -279,7 +294,7 @@ std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& gener
   auto& choices = std::get<std::vector<PreparedChoice>>(prepared);
   for (PreparedChoice& choice : choices) {
     choice.request.id = RequestId{++last_id_};
-    choice.request.client = choices.front().request.id;
+    choice.request.call = choices.front().request.id;
     choice.request.deadlines = timing.deadlines;
   }
   generation->begin(choices);

@@ -1,9 +1,17 @@
 // How a model that is not used gives its memory back, and comes back for the next request.
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "server/service.h"
 
 namespace protean {
+namespace {
+
+// Between looks at whether a model that is to sleep at once is still in use.
+constexpr TimeNs kSoonNs = kNsPerS / 20;
+
+}  // namespace
 
 bool Service::may_sleep() const {
   return residence() == Residence::kAwake && state_ == ServerState::kReady && outstanding() == 0 &&
@@ -11,11 +19,23 @@ bool Service::may_sleep() const {
 }
 
 std::optional<TimeNs> Service::sleep_due_ns() const {
-  if (limits_.sleep_idle_ns == 0 || residence() != Residence::kAwake ||
-      state_ != ServerState::kReady) {
+  const TimeNs stay_ns = engines_.stay_ns.value_or(limits_.sleep_idle_ns);
+  if (stay_ns == kForeverNs || residence() != Residence::kAwake || state_ != ServerState::kReady) {
     return std::nullopt;
   }
-  return (may_sleep() ? engines_.used_ns() : environment_.clock()) + limits_.sleep_idle_ns;
+  return may_sleep() ? engines_.used_ns() + stay_ns
+                     : environment_.clock() + std::max(stay_ns, kSoonNs);
+}
+
+void Service::keep_loaded(TimeNs ns) {
+  engines_.stay_ns = ns;
+  on_stay_changed();
+}
+
+void Service::wake() {
+  if (residence() == Residence::kAsleep || residence() == Residence::kFallingAsleep) {
+    engines_.wake();
+  }
 }
 
 void Service::show_residence(Residence residence) {

@@ -73,5 +73,47 @@ TEST_F(SleepingModel, IsDueToSleepAfterItsLastRequest) {
   EXPECT_EQ(service.sleep_due_ns(), std::nullopt) << "this one never sleeps";
 }
 
+TEST_F(SleepingModel, StaysAsLongAsTheLatestRequestAsks) {
+  int changes = 0;
+  service.on_stay_changed = [&] { ++changes; };
+  const auto ask = [&](const std::string& keep_alive) {
+    const auto answer =
+        generate("/api/generate", R"({"prompt":"a","keep_alive":)" + keep_alive + "}");
+    for (const Request& request : arrivals()) {
+      deliver({finished(request.id, FinishReason::kStop, 0)});
+    }
+  };
+  ask("3");
+  EXPECT_EQ(service.sleep_due_ns(), now_ns + 3 * kNsPerS);
+  ask("\"2m\"");
+  EXPECT_EQ(service.sleep_due_ns(), now_ns + 120 * kNsPerS);
+  ask("null");
+  EXPECT_EQ(service.sleep_due_ns(), now_ns + 120 * kNsPerS) << "it says nothing";
+  ask("-1");
+  EXPECT_EQ(service.sleep_due_ns(), std::nullopt);
+  EXPECT_EQ(changes, 3);
+  EXPECT_EQ(refused("/api/generate", R"({"prompt":"a","keep_alive":"5"})").status, 400);
+  const auto running = generate("/api/generate", R"({"prompt":"a","keep_alive":0})");
+  EXPECT_GT(service.sleep_due_ns().value(), now_ns) << "it is in use";
+  deliver({finished(arrivals().at(0).id, FinishReason::kStop, 0)});
+  EXPECT_EQ(service.sleep_due_ns(), now_ns);
+  service.fall_asleep();
+  service.fell_asleep();
+  service.wake();
+  service.woke({});
+  EXPECT_EQ(service.sleep_due_ns(), std::nullopt) << "a model that is loaded anew stays as it did";
+}
+
+TEST_F(SleepingModel, ACallThatLoadsWakesAModelThatIsAboutToSleep) {
+  service.fall_asleep();
+  EXPECT_EQ(std::get<HttpReply>(post("/api/generate", "{}")).status, 200);
+  EXPECT_EQ(wanted, 0) << "the model is still being unloaded";
+  service.fell_asleep();
+  EXPECT_EQ(wanted, 1);
+  service.woke({});
+  std::get<HttpReply>(post("/api/generate", R"({"keep_alive":0})"));
+  EXPECT_EQ(service.sleep_due_ns(), now_ns);
+}
+
 }  // namespace
 }  // namespace protean

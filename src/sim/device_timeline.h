@@ -25,7 +25,7 @@ std::vector<HomesStretch> way_of(std::vector<Stretch> stretches, std::span<const
 // How long devices of pipelines were in use.
 struct PipelineUse {
   TimeNs busy_ns = 0;  // summed over devices
-  TimeNs span_ns = 0;  // with a step in flight, times the number of devices
+  TimeNs span_ns = 0;  // time with a step in flight, times the number of devices
 
   // The share of the span in which devices waited.
   double bubbles() const {

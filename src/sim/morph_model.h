@@ -17,10 +17,10 @@ namespace protean {
 
 // What a morph costs on the simulated machine. StepCost holds how precision changes steps.
 struct MorphCost {
-  double copy_bytes_per_us = 1000;   // for variants and KV blocks, while no step runs
-  double fetch_bytes_per_us = 1000;  // for shards that another device of the group holds
-  double share_during_steps = 1;     // of that bandwidth that copies of variants get while one runs
-  double step_slowdown = 0;          // share by which a step takes longer that begins during a copy
+  double copy_bytes_per_us = 1000;   // copies of variants and KV blocks, while no step runs
+  double fetch_bytes_per_us = 1000;  // copies of shards that another device of the group holds
+  double share_during_steps = 1;     // share of this bandwidth for variants while a step runs
+  double step_slowdown = 0;          // share by which a step that begins during a copy takes longer
   double page_us = 2;                // time to attach one page to the KV cache
   double failure_probability = 0;    // share of preparations that fail
   TimeNs failing_until_ns = 0;       // before this time, every preparation fails
@@ -33,7 +33,7 @@ class MorphModel {
  public:
   struct Devices {
     ModelSpec spec;
-    PageBudget budget;  // of each device
+    PageBudget budget;  // each device's pages
     Form form;
   };
   MorphModel(Devices devices, const MorphCost& cost, std::uint64_t seed);

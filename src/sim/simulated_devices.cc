@@ -30,9 +30,9 @@ void add(PipelineUse& sum, const PipelineUse& more) {
 
 // Devices that compute together: those of one replica, or of joined ones.
 struct SimulatedDevices::Group {
-  std::vector<ReplicaId> replicas;  // that were joined; one: a replica alone
+  std::vector<ReplicaId> replicas;  // the joined replicas; one: a replica alone
   std::vector<Copy> homes;          // the devices of each home; one home if unified
-  std::vector<Copy> homes_apart;    // of a unified group
+  std::vector<Copy> homes_apart;    // the copies that the homes of a unified group have apart
   std::optional<MorphModel> model;  // the form; without it, the form never changes
   DeviceTimeline timeline;
   std::vector<std::int64_t> live;  // blocks with KV of each home

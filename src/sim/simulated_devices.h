@@ -27,10 +27,10 @@ struct DeviceTimes {
   GroupCost cost;
   MorphCost morph;
   double block_copy_us = 100;    // to copy one KV block to another replica
-  StepPrecision step_precision;  // of replicas whose form never changes
+  StepPrecision step_precision;  // if the form never changes
 };
 
-// Where a simulated executor finds what it cannot know.
+// The clock, the event heap and the drawn tokens, which the simulation gives its executors.
 struct SimulatedWorld {
   const TimeNs& now_ns;
   EventHeap& heap;

@@ -29,7 +29,7 @@ struct WishAt {
 };
 
 struct SimulationConfig {
-  EngineConfig engine;  // of each replica
+  EngineConfig engine;  // each replica's engine
   int replicas = 1;
   RouterPolicy router = RouterPolicy::kFirstToken;
   StepCost step_cost;      // what steps take; engine.step_cost, if known, is what engines believe
@@ -86,13 +86,13 @@ struct SimulationReport {
   std::vector<FinishedRequest> finished;  // ordered by end
   std::vector<FormAt> forms;
   std::shared_ptr<const GroupsStatus> groups;  // after the last change; null: no groups may form
-  std::vector<RegroupRecord> changes;          // of groups, ordered by end
-  PipelineUse pipelines;                       // of replicas and groups with several stages
-  std::int64_t kv_bytes_exchanged = 0;         // while groups formed and parted
+  std::vector<RegroupRecord> changes;          // changes of groups, ordered by end
+  PipelineUse pipelines;                       // use of replicas and groups with several stages
+  std::int64_t kv_bytes_exchanged = 0;         // KV moved while groups formed and split
   std::vector<RefusedRequest> refusals;
   std::int64_t refused = 0;           // refusals.size()
   std::vector<Observation> replicas;  // after the last event
-  Observation final;                  // of all replicas together
+  Observation final;                  // all replicas together
 };
 
 // Runs the production fleet, with its router, engines and schedulers, over a trace in virtual time.

@@ -28,7 +28,7 @@ class Charsmap {
 
  private:
   struct Found {
-    std::size_t bytes = 0;  // of the text that is replaced; 0: none
+    std::size_t bytes = 0;  // length of the text that is replaced; 0: none
     std::string_view to;
   };
   Found find(std::string_view text, bool longest) const;

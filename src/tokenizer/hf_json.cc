@@ -70,7 +70,7 @@ class Reader {
   std::vector<std::string> texts_;  // tokens of the model's vocabulary
   TokenIndex index_;                // views into texts_
   std::vector<std::pair<std::string_view, std::string_view>> merges_;
-  std::vector<double> scores_;  // of a Unigram model
+  std::vector<double> scores_;  // scores of a Unigram model
   bool byte_level_ = false;
   bool byte_fallback_ = false;
   bool ignore_merges_ = false;

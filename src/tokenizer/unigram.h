@@ -48,7 +48,7 @@ struct UnigramModel {
   Program program = Program::kSentencePiece;
   PieceTrie trie;
   std::vector<double> scores;        // by token
-  double unknown_score = 0.0;        // of a character that is no piece
+  double unknown_score = 0.0;        // score of a character that is no piece
   TokenId unknown = -1;              // -1: text without a token is left out
   std::array<TokenId, 256> bytes{};  // tokens that stand for a byte of unknown text; -1: none
 

@@ -1,4 +1,5 @@
-// protean serve --intent: the form that a server starts in is the one that protean plan chooses.
+// protean serve --intent: the form that a server starts in is the one that protean plan chooses. PUT /admin/intent:
+// a model comes to be served for another intent while it answers.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -49,4 +50,78 @@ describe('protean serve --intent', () => {
       assert.match(stderr, words);
     });
   }
+});
+
+describe('PUT /admin/intent', () => {
+  const ask = { prompt: 'Once upon a time', max_tokens: 24, temperature: 0, ignore_eos: true };
+  let server;
+  let admin;
+  const json = async (reply) => ({ status: reply.status, ...await reply.json() });
+  const text = async () => {
+    const answer = await json(await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(ask) }));
+    assert.equal(answer.status, 200, JSON.stringify(answer));
+    return answer.choices[0].text;
+  };
+  const want = async (intent) => json(await fetch(`${admin}/admin/intent`, { method: 'PUT', body: JSON.stringify({ intent }) }));
+  const shown = async () => json(await fetch(`${admin}/admin/intent?model=story`));
+  const ended = async () => {
+    for (let i = 0; i < 2000; ++i) {
+      const { change } = await shown();
+      if (change.state === 'done' || change.state === 'failed') return change;
+      await sleep(50);
+    }
+    assert.fail(server.log);
+  };
+  const model = async () => (await json(await fetch(`${admin}/admin/models`))).models[0];
+  before(async () => {
+    server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, ...cache(), '--admin-port', '0', '--devices', '2',
+      '--tensor-parallel-size', '2', '--dtype', 'bf16', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
+    await server.logged(/operators' port: (\S+)/);
+    admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+  });
+  after(async () => assert.equal(await server.stop(), 0, server.log));
+
+  it('serves for another intent without a failed or a different answer', async () => {
+    const before = await text();
+    assert.equal((await shown()).intent, null);
+    const texts = [];
+    let busy = true;
+    const clients = [0, 1, 2].map(async () => {
+      for (; busy;) texts.push(await text());
+    });
+    const begun = await want('min-memory');
+    assert.deepEqual([begun.status, begun.model, begun.change.intent, begun.change.state], [202, 'story', 'min-memory', 'planning']);
+    assert.equal((await want('min-cost')).status, 409, 'one change at a time');
+    const change = await ended();
+    assert.equal(change.state, 'done', JSON.stringify(change));
+    assert.match(change.configuration, /^TP 1 x PP 1, w4(a8)?, KV int8$/);
+    const after = await text();
+    for (let n = texts.length; texts.length < n + 3;) await sleep(20);
+    busy = false;
+    await Promise.all(clients);
+    assert.notEqual(after, before);
+    assert.deepEqual([...new Set(texts)].sort(), [before, after].sort(), 'each answer is of one configuration from beginning to end');
+    assert.ok(texts.lastIndexOf(before) < texts.length - 1 && texts.at(-1) === after);
+    assert.match((await model()).form, /layers w4(a8)?:16/);
+    assert.equal((await model()).intent, 'min-memory');
+    assert.equal((await json(await fetch(`${admin}/admin/models`))).models.length, 1);
+  });
+
+  it('changes nothing if the configuration is the same, or if no configuration keeps the intent', async () => {
+    const text0 = await text();
+    assert.equal((await want('min-memory')).status, 202);
+    assert.equal((await ended()).state, 'done');
+    assert.equal((await want('latency-slo=0.001ms')).status, 202);
+    const failed = await ended();
+    assert.equal(failed.state, 'failed');
+    assert.match(failed.error, /no configuration keeps latency-slo=0\.001ms: the nearest, /);
+    assert.equal((await shown()).intent, 'min-memory');
+    assert.equal(await text(), text0);
+  });
+
+  it('refuses what is no intent', async () => {
+    assert.match((await want('min-latancy')).error.message, /did you mean min-latency\?/);
+    assert.match((await want(3)).error.message, /send {"intent": "min-latency"}/);
+    assert.equal((await json(await fetch(`${admin}/admin/intent?model=other`))).status, 404);
+  });
 });

@@ -19,7 +19,7 @@ struct AttentionOptions {
   int heads = 0;
   int window = 0;
   Element element = Element::kBf16;  // rounding of out
-  float scale = 0.0F;                // of the scores; 0 means 1 / sqrt(head_dim)
+  float scale = 0.0F;                // factor of the scores; 0 means 1 / sqrt(head_dim)
   float score_cap = 0.0F;            // cap(s) = score_cap * tanh(s / score_cap); 0 means cap(s) = s
   // Vectors multiply in f32. With bf16 KV, dot instructions and AMX round queries and weights to
   // bf16. With int8 KV, AMX rounds queries to integers of two bytes and weights to bf16, and dot

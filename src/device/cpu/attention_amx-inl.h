@@ -82,7 +82,7 @@ inline void clear_key_padding(const TiledDims& dims, KvElement element, SegmentT
 }
 
 // Writes a query as integers of two bytes: [words] with the high bytes, then [words] with the low
-// ones, which are signed. Returns the unit of the integers.
+// ones, which are signed. Returns the scale of the integers.
 inline float write_bytes(const float* q, int head_dim, int words, float* to) {
   constexpr float kMost = 127 * 256 + 127;
   using Eight = hn::CappedTag<float, 8>;  // head_dim is a multiple of 8
@@ -284,7 +284,7 @@ struct WeighedRow {
   const float* value_scales = nullptr;  // only if kScaled
   PositionRange positions;              // those of its block
   PositionRange see;
-  float scale = 0;  // of the scores
+  float scale = 0;  // factor of the scores
 };
 
 // Replaces the scores of a query by weights in pairs, 0 for positions that it does not see, and

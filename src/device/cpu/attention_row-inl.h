@@ -93,7 +93,7 @@ class KvAhead {
   std::int64_t left_ = 1;  // lines of this block
 };
 
-// The runs of a segment.
+// Addresses of a segment's keys, for each run of kRun positions that lies in one block.
 struct SegmentRuns {
   int base = 0;        // position of the segment
   PositionRange seen;  // positions of the segment that the row sees
@@ -130,8 +130,8 @@ struct RowSpace {
   SegmentScores scores;
   alignas(64) float queries[kMaxHeadDim / 2 * kTileRows16];  // [words][16]
   alignas(64) float keys[kStep * kMaxHeadDim / 2];           // [kStep][words]
-  alignas(64) float products[2][kStep][kTileRows16];         // of two steps in turns
-  alignas(64) float values[2][kRun][kMixColumns];            // of two steps in turns, in pairs
+  alignas(64) float products[2][kStep][kTileRows16];         // two steps in turns
+  alignas(64) float values[2][kRun][kMixColumns];            // two steps in turns, in pairs
   alignas(64) float sums[kTileRows16][kMixColumns];
   alignas(64) std::byte copies[2][kRun * kMaxHeadDim * 2];  // rows of the store
   const std::byte* product_rows[2][kStep];

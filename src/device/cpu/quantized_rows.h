@@ -15,7 +15,7 @@ struct QuantizedRows {
   std::int64_t inputs = 0;              // columns
   std::span<const std::uint8_t> codes;  // [rows][inputs]
   std::span<const float> scales;        // [rows][ceil(inputs / group)]
-  std::span<const float> offsets;       // as scales
+  std::span<const float> offsets;       // laid out as `scales` is
 
   std::int64_t groups() const { return (inputs + group - 1) / group; }
 };

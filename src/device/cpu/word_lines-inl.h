@@ -122,9 +122,8 @@ struct W8Dot : SignedInputs<128> {
   }
 };
 
-// Reads w8 for 7-bit activations, which are stored with kSevensMiddle added, and few rows.
-// Subtracts the middle again and makes codes unsigned: they are at most 255, and two products fit
-// in 16 bits.
+// Reads w8 for few rows of 7-bit activations, which are stored with kSevensMiddle added. Subtracts
+// it again and makes codes unsigned: they are at most 255, and two products fit in 16 bits.
 struct W8Sevens : W8Dot {
   static HWY_INLINE WordVec input(std::uint32_t word) {
     static_assert(kSevensMiddle == 0x40);

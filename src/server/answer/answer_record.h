@@ -22,8 +22,8 @@ struct AnswerRecord {
   std::string model;
   RequestOrigin origin;
   int status = 200;            // kClientGone if the client left
-  int choices = 0;             // that have ended
-  std::string finish_reasons;  // of the choices, such as "stop,length"
+  int choices = 0;             // choices that have ended
+  std::string finish_reasons;  // why the choices ended, such as "stop,length"
   RequestUsage usage;          // summed over the choices
   RequestTimes times;          // starts of the first choice, end of the last
   TimeNs received_ns = 0;      // when the server received it, before tokenisation

@@ -33,7 +33,7 @@ struct AnswerUsage {
   std::int64_t output_tokens = 0;
   std::optional<std::int64_t> cached_tokens;  // known at the end
   std::vector<TokensAt> output_at;
-  RequestTimes times;  // of the choice that ended last; known at the end
+  RequestTimes times;  // times of the choice that ended last; known at the end
 };
 
 // Why a choice ended. stop_reason holds the stop string or the client's stop token that ended it.

@@ -53,7 +53,7 @@ class ChoiceText {
   StreamText text_;
   std::optional<ToolCallParser> parser_;
   const Ids ids_;
-  const bool short_ids_;  // of nine letters and digits, as Mistral's templates require
+  const bool short_ids_;  // ids have nine letters and digits, as Mistral's templates require
   const bool several_;
   std::int64_t unstopped_;  // tokens left during which stop strings are ignored
   int calls_ = 0;

@@ -84,7 +84,7 @@ class Generation final : public GrowingAnswer {
   struct Choice {
     ChoiceText text;
     int output_tokens = 0;
-    std::vector<TokensAt> output_at;  // of the tokens that came, by precision
+    std::vector<TokensAt> output_at;  // tokens that came, by precision
     bool prompt_told = false;
     bool end_told = false;
     bool stepped = false;  // a token came since the last flush

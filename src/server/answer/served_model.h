@@ -25,7 +25,7 @@ struct ModelCard {
   std::string architecture;
   std::string format;  // "safetensors" or "gguf"
   std::int64_t parameters = 0;
-  std::int64_t weight_bytes = 0;  // as served at start
+  std::int64_t weight_bytes = 0;  // bytes of the form at start
 };
 
 // The model as the API sees it. Does not own the tokenizer and chat template, which outlive the
@@ -42,12 +42,12 @@ struct ServedModel {
   InfillTokens infill;
   bool special_tokens_in_content = false;      // messages may contain special tokens
   std::shared_ptr<FormatConstraints> formats;  // null: no structured output
-  Pooling pooling = Pooling::kMean;            // of embeddings
+  Pooling pooling = Pooling::kMean;            // how embeddings are pooled
   std::function<std::tm()> local_time;  // for strftime_now() in templates; empty: not available
-  FormStatus form;                      // of each replica at start
+  FormStatus form;                      // the form of each replica at start
   // Returns what the devices' pages hold in a form; empty: not known.
   std::function<std::vector<DevicePages>(const Form&)> pages_by_device;
-  TimeNs ttft_target_ns = 0;  // that the policy works for; 0: none
+  TimeNs ttft_target_ns = 0;  // the TTFT that the policy works for; 0: none
   int replicas = 1;
   std::string router;  // the name of the policy that chooses among replicas
   ModelCard card;

@@ -89,7 +89,7 @@ class MessagesWriter : public AnswerWriter {
     const AnswerChoice& choice = choices.front();
     end_ = choice.end;
     std::string content;
-    std::string text;  // of the open block
+    std::string text;  // text of the open block
     const CallBegin* call = nullptr;
     const auto close = [&] {
       const std::string block = call != nullptr ? call_block(*call, input_of(text))
@@ -166,7 +166,7 @@ class MessagesWriter : public AnswerWriter {
   const AnswerIdentity identity_;
   const std::int64_t max_tokens_;
   Open open_ = Open::kNone;
-  int index_ = 0;  // of the open block, or of the next one
+  int index_ = 0;  // index of the open block, or of the next one
   std::optional<ChoiceEnd> end_;
 };
 

@@ -9,7 +9,7 @@
 
 namespace protean {
 
-inline constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();  // of integers
+inline constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();  // integers
 
 struct NumberRange {
   double low = 0.0;
@@ -29,11 +29,11 @@ struct Field {
   std::string_view name;
   FieldKind kind = FieldKind::kAny;
   std::string_view about;         // one sentence for people who write a client
-  std::int64_t least = 0;         // of an integer
-  std::int64_t most = kNoLimit;   // of an integer
-  NumberRange range;              // of a number
+  std::int64_t least = 0;         // the least integer
+  std::int64_t most = kNoLimit;   // the largest integer
+  NumberRange range;              // bounds of a number
   std::string_view schema;        // JSON Schema in addition, such as {"maxItems":4}; all of kAny
-  std::span<const Field> fields;  // of the object, or of each object of the array
+  std::span<const Field> fields;  // fields of the object, or of each object of the array
   bool required = false;
 };
 

@@ -11,7 +11,7 @@ namespace protean {
 // How a dialect writes flat tools, {"name":...,"description":...,SCHEMA:{...}}, which have no
 // object of the function inside.
 struct FlatToolStyle {
-  std::string_view place;  // as errors name tool {}: "tools[{}]"
+  std::string_view place;  // how errors name tool {}: "tools[{}]"
   std::string_view type;   // the only one that is supported
   bool type_is_implied = false;
   std::string_view schema;  // the field that holds the JSON schema of the arguments

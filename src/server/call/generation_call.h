@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/units.h"
 #include "contract/request.h"
 #include "grammar/grammar.h"
 #include "http/api_error.h"
@@ -26,17 +27,20 @@ struct CompletionInput {
   std::vector<TextOrTokens> prompts;
 };
 
-// Asks for what stands between two texts. Only models with tokens for that can tell.
+// A file that helps to fill the gap.
 struct InfillChunk {
   std::string filename;
   std::string text;
 };
+
+// Asks for the text between a prefix and a suffix. The call fails later if the model has no infill
+// tokens.
 struct InfillInput {
   std::string prefix;
   std::string suffix;
   std::string middle;              // what the answer's text goes on from
   std::vector<InfillChunk> extra;  // files that help, the most helpful last
-  std::string field;               // of the body, for errors
+  std::string field;               // the field of the body that errors name
 };
 
 // How the prompt is computed.
@@ -95,7 +99,7 @@ struct ReportFields {
 struct AnswerFormat {
   GrammarSource source;
   std::string key;    // equal for equal sources
-  std::string field;  // of the body, for errors
+  std::string field;  // the field of the body that errors name
 };
 
 enum class ToolChoice : std::uint8_t { kNone, kAuto, kRequired };
@@ -145,6 +149,7 @@ struct GenerationCall {
   std::optional<std::int64_t> max_tokens;
   bool cut_at_context = false;  // max_tokens beyond the context is reduced, not refused
   std::string cache_salt;
+  std::optional<TimeNs> keep_loaded_ns;  // how long the model is to stay in memory afterwards
   FieldNames names;
 
   bool chat() const { return std::holds_alternative<ChatInput>(input); }

@@ -109,7 +109,7 @@ class StrictHandler {
   }
 
   json::value_stack stack_;
-  std::vector<std::set<std::string, std::less<>>> keys_;  // of the objects around this place
+  std::vector<std::set<std::string, std::less<>>> keys_;  // keys of the objects around this place
   std::string key_;
   std::string complaint_;
   std::size_t values_ = 0;

@@ -112,7 +112,7 @@ PromptFields read_prompt_fields(FieldReader& fields);  // without echo
 StreamFields read_stream(FieldReader& fields);
 UrgencyFields read_urgency(FieldReader& fields);
 
-inline constexpr std::size_t kMaxStopBytes = 1024;  // of a stop string
+inline constexpr std::size_t kMaxStopBytes = 1024;  // bound of a stop string
 // The number of logprobs is top_logprobs in chats and logprobs in completions.
 ReportFields read_report(FieldReader& fields, bool chat);
 

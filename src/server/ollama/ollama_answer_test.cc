@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <boost/json/parse.hpp>
+#include <utility>
+#include <vector>
 
+#include "server/ollama/keep_alive.h"
 #include "server/ollama/ollama_call.h"
 
 namespace protean {
@@ -70,12 +73,54 @@ TEST(OllamaCall, ResultsAnswerTheCallsBeforeThemByNameAndOrder) {
 }
 
 TEST(OllamaCall, ABodyWithoutQuestionLoadsTheModel) {
-  EXPECT_NE(ollama_load_answer(R"({"model":"m"})", 0)->find("\"load\""), std::string::npos);
-  EXPECT_NE(ollama_load_answer(R"({"messages":[],"keep_alive":0})", 0)->find("\"unload\""),
-            std::string::npos);
-  EXPECT_EQ(ollama_load_answer(R"({"prompt":"x"})", 0), std::nullopt);
-  EXPECT_EQ(ollama_load_answer("[]", 0), std::nullopt);
-  EXPECT_EQ(ollama_load_answer("{", 0), std::nullopt);
+  const auto load = [](std::string_view body) {
+    return std::get<OllamaLoad>(read_ollama_load(body, 0).value());
+  };
+  EXPECT_NE(load(R"({"model":"m"})").answer.find("\"load\""), std::string::npos);
+  EXPECT_EQ(load(R"({"model":"m"})").keep_loaded_ns, std::nullopt);
+  EXPECT_NE(load(R"({"messages":[],"keep_alive":0})").answer.find("\"unload\""), std::string::npos);
+  EXPECT_EQ(load(R"({"messages":[],"keep_alive":-1})").keep_loaded_ns, kForeverNs);
+  EXPECT_TRUE(std::holds_alternative<ApiError>(
+      read_ollama_load(R"({"messages":[],"keep_alive":"soon"})", 0).value()));
+  EXPECT_FALSE(read_ollama_load(R"({"prompt":"x"})", 0));
+  EXPECT_FALSE(read_ollama_load("[]", 0));
+  EXPECT_FALSE(read_ollama_load("{", 0));
+}
+
+TEST(OllamaCall, KeepAliveIsReadAsOllamaDoes) {
+  constexpr TimeNs kMinuteNs = 60 * kNsPerS;
+  const std::vector<std::pair<const char*, std::optional<TimeNs>>> cases = {
+      {"0", 0},
+      {"90", 90 * kNsPerS},
+      {"1.5", 3 * kNsPerS / 2},
+      {"-1", kForeverNs},
+      {"1e30", kForeverNs},
+      {R"("0")", 0},
+      {R"("0s")", 0},
+      {R"("5m")", 5 * kMinuteNs},
+      {R"("1h30m")", 90 * kMinuteNs},
+      {R"("1.5h")", 90 * kMinuteNs},
+      {R"("+2s")", 2 * kNsPerS},
+      {R"("250ms")", kNsPerS / 4},
+      {R"("3us")", 3 * kNsPerUs},
+      {R"("7ns")", 7},
+      {R"("-5m")", kForeverNs},
+      {R"("-0s")", 0},
+      {R"("5")", std::nullopt},
+      {R"("m")", std::nullopt},
+      {R"("")", std::nullopt},
+      {R"("-")", std::nullopt},
+      {R"("--1s")", std::nullopt},
+      {R"("1s-1s")", std::nullopt},
+      {R"("5 m")", std::nullopt},
+      {R"("nans")", std::nullopt},
+      {R"("infs")", std::nullopt},
+      {"true", std::nullopt},
+      {"[]", std::nullopt},
+  };
+  for (const auto& [text, expected] : cases) {
+    EXPECT_EQ(read_keep_alive(boost::json::parse(text)), expected) << text;
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "server/call/answer_format.h"
 #include "server/call/sampling_fields.h"
 #include "server/call/tool_fields.h"
+#include "server/ollama/keep_alive.h"
 #include "server/ollama/ollama_answer.h"
 #include "server/openai/chat_input.h"
 
@@ -35,8 +36,13 @@ constexpr std::array kOllamaOptionsTable =
                       any_field("typical_p", R"({"const":1})", "Is not supported: leave it out.")});
 constexpr Field kOllamaModelField =
     string_field("model", "The model that answers; the first one of the server by default.");
+constexpr Field kKeepAliveField =
+    any_field("keep_alive", R"({"type":["string","number"]})",
+              "How long the model stays in memory after its last request: seconds, or a time such "
+              "as \"5m\"; 0: it sleeps once it is idle; negative: it never does.");
 constexpr std::array kOllamaSharedTable{
     kOllamaModelField,
+    kKeepAliveField,
     boolean_field("stream", "Sends the answer as lines of JSON; true by default."),
     object_field("options", "How tokens are drawn, and when the answer ends.", kOllamaOptionsTable),
     any_field("format", R"({"anyOf":[{"enum":["","json"]},{"type":"object"}]})",
@@ -57,6 +63,7 @@ constexpr std::string_view kTextsSchema =
     R"("minLength":1}})";
 constexpr std::array kOllamaEmbeddingTable{
     kOllamaModelField,
+    kKeepAliveField,
     boolean_field("truncate", "Cuts texts that are too long; true by default."),
     integer_field("dimensions", 1, kNoLimit, "Must be the size of the model's vectors."),
 };
@@ -129,6 +136,20 @@ void read_options(FieldReader& fields, GenerationCall& call) {
   fields.adopt(options);
 }
 
+constexpr std::string_view kWantedKeepAlive =
+    "a number of seconds, or a time with units such as \"5m\" or \"1h30m\"";
+
+void read_keep_alive_field(FieldReader& fields, GenerationCall& call) {
+  const json::value* value = fields.find("keep_alive");
+  if (value == nullptr) {
+    return;
+  }
+  call.keep_loaded_ns = read_keep_alive(*value);
+  if (!call.keep_loaded_ns) {
+    fields.expect("keep_alive", kWantedKeepAlive, *value);
+  }
+}
+
 // Reads "format": "json", or a JSON schema.
 void read_ollama_format(FieldReader& fields, GenerationCall& call) {
   const json::value* format = fields.find("format");
@@ -149,6 +170,7 @@ void read_shared_fields(FieldReader& fields, GenerationCall& call) {
   call.stream.enabled = fields.boolean("stream").value_or(true);
   call.cut_at_context = true;
   read_options(fields, call);
+  read_keep_alive_field(fields, call);
   read_ollama_format(fields, call);
   refuse_ollama_fields(fields);
 }
@@ -314,6 +336,7 @@ Checked<DialectCall> read_embedding(json::value& body, std::string_view field,
     call.prompt.truncate_to = -1;
   }
   call.embedding->dimensions = fields.integer("dimensions");
+  read_keep_alive_field(fields, call);
   call.input = read_completion_input(fields, field);
   for (const TextOrTokens& input : std::get<CompletionInput>(call.input).prompts) {
     const std::string* text = std::get_if<std::string>(&input);
@@ -388,7 +411,8 @@ Checked<DialectCall> read_ollama_embeddings(json::value body) {
   return read_embedding(body, "prompt", OllamaEmbedding::kEmbeddings);
 }
 
-std::optional<std::string> ollama_load_answer(std::string_view text, std::int64_t unix_time_s) {
+std::optional<Checked<OllamaLoad>> read_ollama_load(std::string_view text,
+                                                    std::int64_t unix_time_s) {
   if (text.size() > kLongestLoadBody) {
     return std::nullopt;
   }
@@ -399,8 +423,12 @@ std::optional<std::string> ollama_load_answer(std::string_view text, std::int64_
     return std::nullopt;
   }
   const bool chat = object->contains("messages");
-  const json::value* keep = object->if_contains("keep_alive");
-  const bool unloads = keep != nullptr && (*keep == 0 || *keep == "0");
+  FieldReader fields(*object, kOllamaChatTable);
+  GenerationCall call;
+  read_keep_alive_field(fields, call);
+  if (fields.failed()) {
+    return *fields.error();
+  }
   json::object answer{{"model", object->contains("model") ? object->at("model") : ""},
                       {"created_at", ollama_time(unix_time_s)}};
   if (chat) {
@@ -409,8 +437,8 @@ std::optional<std::string> ollama_load_answer(std::string_view text, std::int64_
     answer["response"] = "";
   }
   answer["done"] = true;
-  answer["done_reason"] = unloads ? "unload" : "load";
-  return json::serialize(answer);
+  answer["done_reason"] = call.keep_loaded_ns == 0 ? "unload" : "load";
+  return OllamaLoad{json::serialize(answer), call.keep_loaded_ns};
 }
 
 Fields ollama_chat_fields() {

@@ -25,9 +25,15 @@ Fields ollama_generate_fields();
 Fields ollama_embed_fields();
 Fields ollama_embeddings_fields();
 
-// Returns the answer to a call that only loads or unloads a model: one without messages or prompt.
-// The model of a server is always loaded. Returns nothing for other bodies.
-std::optional<std::string> ollama_load_answer(std::string_view text, std::int64_t unix_time_s);
+// A call that only loads a model, or unloads it if it is to be kept for no time.
+struct OllamaLoad {
+  std::string answer;                    // that it gets at once
+  std::optional<TimeNs> keep_loaded_ns;  // nothing: as the server has it
+};
+
+// Reads a call without messages or prompt. Returns nothing for other bodies.
+std::optional<Checked<OllamaLoad>> read_ollama_load(std::string_view text,
+                                                    std::int64_t unix_time_s);
 
 // Returns the model's name without ":latest", which Ollama adds to names that have no tag.
 std::string without_latest(std::string name);

@@ -115,9 +115,9 @@ json::array ollama_tags(const ServedModel& model, std::int64_t created_s) {
   return models;
 }
 
-json::array ollama_running(const ServedModel& model) {
+json::array ollama_running(const ServedModel& model, std::optional<std::int64_t> expires_s) {
   json::object one = entry(model, model.names.front());
-  one["expires_at"] = kNever;
+  one["expires_at"] = expires_s ? ollama_time(*expires_s) : std::string(kNever);
   one["size_vram"] = 0;  // the weights are in main memory
   one["context_length"] = model.max_model_len;
   return json::array{std::move(one)};

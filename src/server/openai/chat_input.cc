@@ -61,7 +61,7 @@ class MessageChecker {
     }
   }
 
-  // The model reads text only.
+  // Joins a message's text parts to one string. Fails if a part has another type.
   void join_parts(const json::array& parts, json::value& content) {
     std::string joined;
     for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -34,6 +34,7 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/fleet", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
+    AdminRoute{"/admin/intent", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/events", "GET, OPTIONS"},
     AdminRoute{"/admin/recording", "GET, HEAD, OPTIONS"},
@@ -235,15 +236,8 @@ HttpReply residence_reply(const Service& service) {
                                                {"residence", to_string(service.residence())}})};
 }
 
-// A model that is about to sleep wakes when something is sent to it: it cannot be turned back.
 HttpReply wake_reply(Service& service) {
-  if (service.residence() == Residence::kAsleep) {
-    service.wake();
-  } else if (service.residence() == Residence::kFallingAsleep) {
-    return error_reply({.status = 409,
-                        .message = fmt::format("{} is about to sleep: try again in a moment",
-                                               service.model().names.front())});
-  }
+  service.wake();
   return residence_reply(service);
 }
 
@@ -347,6 +341,9 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   if (path == "/admin/sleep" || path == "/admin/wake") {
     return path == "/admin/sleep" ? sleep_reply(service) : wake_reply(service);
   }
+  if (path == "/admin/intent") {
+    return intent_reply(call, service);
+  }
   if (path == "/admin/recording") {
     return recording_reply(service, call);
   }
@@ -378,6 +375,17 @@ HttpReply Admin::sleep_reply(Service& service) const {
   return residence_reply(service);
 }
 
+HttpReply Admin::intent_reply(const HttpCall& call, Service& service) const {
+  if (call.method != "PUT") {
+    return {.body = json::serialize(setting_.residents.intent_of(service))};
+  }
+  const Checked<json::object> begun = setting_.residents.want_intent(service, call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&begun)) {
+    return error_reply(*error);
+  }
+  return {.status = 202, .body = json::serialize(std::get<json::object>(begun))};
+}
+
 // Deploys the model that the body describes, or removes the one that the query names.
 HttpReply Admin::change_reply(const HttpCall& call) const {
   if (call.method == "POST") {
@@ -397,7 +405,9 @@ HttpReply Admin::models_reply() const {
   json::array models;
   for (const Service* service : models_.services()) {
     const ServedModel& model = service->model();
+    json::object shown = setting_.residents.intent_of(*service);
     models.push_back({{"model", model.names.front()},
+                      {"intent", shown["intent"]},
                       {"names", json::array(model.names.begin(), model.names.end())},
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},

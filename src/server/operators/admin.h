@@ -35,6 +35,7 @@ class Admin final : public HttpHandler {
  private:
   HttpReply models_reply() const;
   HttpReply sleep_reply(Service& service) const;
+  HttpReply intent_reply(const HttpCall& call, Service& service) const;
   HttpReply change_reply(const HttpCall& call) const;
   Answer answer_of(std::string_view path, const HttpCall& call, Service& service);
 

@@ -36,7 +36,7 @@ class FleetReport {
   // Returns the load of the fleet: of the replicas that serve.
   Observation sum() const;
 
-  // Replicas whose devices hold one form together. While replicas become one or part, they are in
+  // Replicas whose devices hold one form together. While replicas merge or split, they are in
   // one of these although each may serve on its own.
   struct Holders {
     std::vector<ReplicaId> replicas;  // at least one, ascending
@@ -56,8 +56,8 @@ class FleetReport {
   std::shared_ptr<const GroupsStatus> groups_;
 };
 
-// Shows the replicas of a fleet by their numbers: the status of the form of each that serves, and
-// of the others which one serves for them.
+// Shows the replicas of a fleet by their numbers: the form's status for each replica that serves,
+// and for the others which replica serves for them.
 boost::json::object shown_replicas(const FleetReport& fleet);
 
 using PagesByDevice = std::function<std::vector<DevicePages>(const Form&)>;

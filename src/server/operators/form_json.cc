@@ -61,7 +61,7 @@ json::object shown_step(const MorphStep& step) {
 struct MorphSummary {
   std::vector<std::pair<Precision, int>> halves;
   std::optional<Precision> embeddings;
-  std::optional<std::int64_t> kv_blocks;  // of the last resize
+  std::optional<std::int64_t> kv_blocks;  // blocks after the last resize
   int held = 0;                           // components that devices hold otherwise
 
   void operator()(const SwapComponent& swap) {

@@ -18,7 +18,7 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                   .Add({{"model_name", model_name}})),
       running_(BuildGauge()
                    .Name("protean:regrouping")
-                   .Help("1 while replicas become one group or part.")
+                   .Help("1 while replicas become one group or a group splits.")
                    .Register(registry)
                    .Add({{"model_name", model_name}})),
       failures_(BuildCounter()

@@ -34,11 +34,11 @@ class DurationCounts {
 
 // What one replica did in a span of time. Gauges are the highest values seen in it.
 struct ReplicaSlot {
-  bool serves = true;  // at the end; false: another replica serves for it
+  bool serves = true;  // state at the end; false: another replica serves for it
   int running = 0;
   int waiting = 0;
   std::int64_t kv_blocks_used = 0;
-  std::int64_t kv_blocks = 0;  // at the end
+  std::int64_t kv_blocks = 0;  // number at the end
   std::int64_t output_tokens = 0;
 
   void see(const Observation& seen);
@@ -52,7 +52,7 @@ struct TimelineSlot {
   int running = 0;
   int waiting = 0;
   std::int64_t kv_blocks_used = 0;
-  std::int64_t kv_blocks = 0;  // at the end
+  std::int64_t kv_blocks = 0;  // number at the end
   std::int64_t prompt_tokens = 0;
   std::int64_t preemptions = 0;
   // By kPrecisions: layers at the end, as the mean of the replicas, and output tokens. A token

@@ -9,7 +9,7 @@ namespace protean {
 struct PageAsset {
   std::string_view path;  // "index.html", "assets/index-Bx3f.js"; assets never change under a name
   std::string_view content_type;
-  std::string_view hash;  // of the content, for ETag
+  std::string_view hash;  // hash of the content, for ETag
   bool of_chat = false;   // the chat loads it
   bool of_dashboard = false;
   std::string_view plain;

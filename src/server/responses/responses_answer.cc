@@ -109,8 +109,8 @@ class ResponsesWriter : public AnswerWriter {
     std::string id;  // id, call_id and name are JSON
     std::string call_id;
     std::string name;
-    std::string text;      // of the message, or the arguments
-    std::string logprobs;  // of the message's tokens, as JSON without brackets
+    std::string text;      // the message's text, or the arguments
+    std::string logprobs;  // the message's, as JSON without brackets
   };
 
   std::string_view status() const { return cut_ ? "incomplete" : "completed"; }
@@ -165,7 +165,7 @@ class ResponsesWriter : public AnswerWriter {
         event("response.content_part.added",
               fmt::format(R"({},"content_index":0,"part":{})", place(), part_json(R"("")"))));
   }
-  // Tokens may come before their text does.
+  // Keeps log-probabilities until their text is added, since tokens may come earlier.
   void add_tokens(std::span<const AnswerToken> tokens) {
     const std::string told = echo_.logprobs ? report_.tokens_json(tokens, echo_.top_logprobs) : "";
     fresh_logprobs_.append(fresh_logprobs_.empty() || told.empty() ? "" : ",").append(told);
@@ -225,7 +225,7 @@ class ResponsesWriter : public AnswerWriter {
   int sequence_ = 0;
   std::vector<std::string> items_;  // finished items, as JSON
   Item item_;                       // the open item
-  std::string fresh_logprobs_;      // of tokens whose text is not known yet
+  std::string fresh_logprobs_;      // log-probabilities of tokens whose text is not known yet
   bool cut_ = false;
 };
 

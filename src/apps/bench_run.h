@@ -13,8 +13,8 @@
 
 namespace protean::loadtest {
 
-// The parts of a run, made from options that were checked.
-struct BenchPlan {
+// A benchmark run that is ready to start, made from options that were checked.
+struct BenchRun {
   GeneratorOptions generator;
   std::unique_ptr<Trace> trace;
   std::unique_ptr<Workload> workload;
@@ -22,17 +22,17 @@ struct BenchPlan {
   RunDescription description;
 };
 
-// Makes the part of the plan that says which requests arrive when, and describes it.
-Result<BenchPlan> plan_arrivals(BenchOptions& options);
+// Makes the part of a run that says which requests arrive when, and describes it.
+Result<BenchRun> plan_arrivals(BenchOptions& options);
 
-// Makes the plan from the options. Sends nothing.
-Result<BenchPlan> make_plan(BenchOptions& options);
+// Makes a run from the options. Sends nothing.
+Result<BenchRun> make_run(BenchOptions& options);
 
 // Asks the server for its model and measures how many tokens a word has.
-Status meet_server(const BenchOptions& options, BenchPlan& plan);
+Status meet_server(const BenchOptions& options, BenchRun& bench);
 
-// Returns the next request of the plan; nothing at its end.
-std::optional<ReadyRequest> next_ready(BenchPlan& plan);
+// Returns the next request of the run; nothing at its end.
+std::optional<ReadyRequest> next_ready(BenchRun& bench);
 
 // Reads a whole file.
 Result<std::string> read_text(const std::string& path);

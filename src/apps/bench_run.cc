@@ -1,4 +1,4 @@
-#include "apps/bench_plan.h"
+#include "apps/bench_run.h"
 
 #include <boost/json.hpp>
 #include <cmath>
@@ -163,47 +163,47 @@ Result<RequestRecord> ask_once(const GeneratorOptions& options, const std::strin
 
 // Checks with short prompts that the server answers, and measures how many tokens its tokenizer
 // makes of a word if the run's prompts are words. Adds what it could not measure to `notes`.
-Status probe(GeneratorOptions options, BenchPlan& plan, std::int64_t longest_tokens) {
+Status probe(GeneratorOptions options, BenchRun& bench, std::int64_t longest_tokens) {
   options.max_concurrency = 1;
   options.timeout_ns = std::min(options.timeout_ns, kProbeTimeout);
   options.metrics_interval_ns = 0;
   options.duration_ns = 0;
   options.request_id_prefix = "bench-probe";
-  if (plan.prompts->writes_token_ids()) {
+  if (bench.prompts->writes_token_ids()) {
     const PlannedRequest planned{.index = -1, .input_tokens = next_probe({}, longest_tokens).count};
-    const auto answer = ask_once(options, planned_body(options.request, *plan.prompts, planned));
+    const auto answer = ask_once(options, planned_body(options.request, *bench.prompts, planned));
     return answer.ok() ? Status() : answer.error();
   }
   std::vector<ProbePrompt> sent;
   for (ProbeWords words = next_probe(sent, longest_tokens); words.count > 0;
        words = next_probe(sent, longest_tokens)) {
-    const std::string text = plan.prompts->probe_text(words);
+    const std::string text = bench.prompts->probe_text(words);
     const auto answer = ask_once(options, probe_body(options.request, text));
     if (!answer.ok()) {
       return answer.error();
     }
     if (!answer->has_usage) {
-      plan.description.notes.emplace_back(
+      bench.description.notes.emplace_back(
           "the server sends no usage: a word of a prompt counts as a token");
       return {};
     }
     sent.push_back({words, answer->input_tokens});
   }
-  plan.prompts->set_calibration(calibrate(sent));
+  bench.prompts->set_calibration(calibrate(sent));
   return {};
 }
 
 // Sends requests of the run's lengths with other prompts, so that a prefix cache holds none of the
 // run's. Sends as many at a time as the run allows.
-Status warm_up(const BenchOptions& options, BenchPlan& plan) {
+Status warm_up(const BenchOptions& options, BenchRun& bench) {
   WorkloadOptions lengths = options.load.workload;
   lengths.num_prompts = options.load.num_warmups;
   lengths.duration_ns = 0;
-  auto workload = Workload::create(lengths, plan.trace.get());
+  auto workload = Workload::create(lengths, bench.trace.get());
   if (!workload.ok()) {
     return workload.error();
   }
-  GeneratorOptions generator = plan.generator;
+  GeneratorOptions generator = bench.generator;
   generator.metrics_interval_ns = 0;
   generator.duration_ns = 0;
   generator.request_id_prefix = "bench-warmup";
@@ -218,21 +218,21 @@ Status warm_up(const BenchOptions& options, BenchPlan& plan) {
     other.index = -1 - planned->index;
     other.prefix_blocks = {};
     planned->at_ns = 0;
-    return ReadyRequest{*planned, planned_body(plan.generator.request, *plan.prompts, other)};
+    return ReadyRequest{*planned, planned_body(bench.generator.request, *bench.prompts, other)};
   };
   const auto run = run_before(generator, next, "the warm-up");
   if (!run.ok()) {
     return run.error();
   }
-  plan.description.notes.push_back(fmt::format("after {} warm-up requests", run->records.size()));
+  bench.description.notes.push_back(fmt::format("after {} warm-up requests", run->records.size()));
   return {};
 }
 
 // Tokens that a probe prompt may have: as many as the longest prompt of the run. Prompts of a
 // dataset are sent as they are; only warm-ups are then written from words.
-std::int64_t longest_probe(const BenchOptions& options, const BenchPlan& plan) {
-  const bool measures = !plan.prompts->has_dataset() || options.load.num_warmups > 0;
-  return measures ? plan.workload->longest_input() : kShortPrompt;
+std::int64_t longest_probe(const BenchOptions& options, const BenchRun& bench) {
+  const bool measures = !bench.prompts->has_dataset() || options.load.num_warmups > 0;
+  return measures ? bench.workload->longest_input() : kShortPrompt;
 }
 
 std::string arrivals_text(const BenchOptions& options, const Trace* trace) {
@@ -294,16 +294,16 @@ std::string prompts_text(const BenchOptions& options, const Trace* trace) {
   return text + (options.target.ignore_eos ? ", ignoring EOS" : "");
 }
 
-Status plan_workload(BenchOptions& options, BenchPlan& plan) {
+Status plan_workload(BenchOptions& options, BenchRun& bench) {
   if (!options.prompts.trace.empty()) {
     auto trace = read_trace(options.prompts.trace);
     if (!trace.ok()) {
       return trace.error();
     }
-    plan.trace = std::make_unique<Trace>(*std::move(trace));
+    bench.trace = std::make_unique<Trace>(*std::move(trace));
   }
   WorkloadOptions& workload = options.load.workload;
-  const bool replay = plan.trace && has_arrivals(*plan.trace);
+  const bool replay = bench.trace && has_arrivals(*bench.trace);
   if (options.load.request_rate != 0) {
     workload.request_rate = options.load.request_rate;
   } else if (!replay) {
@@ -312,11 +312,11 @@ Status plan_workload(BenchOptions& options, BenchPlan& plan) {
   if (workload.num_prompts == 0 && workload.duration_ns == 0 && workload.request_rate) {
     workload.num_prompts = kDefaultPrompts;
   }
-  auto made = Workload::create(workload, plan.trace.get());
+  auto made = Workload::create(workload, bench.trace.get());
   if (!made.ok()) {
     return made.error();
   }
-  plan.workload = std::make_unique<Workload>(*std::move(made));
+  bench.workload = std::make_unique<Workload>(*std::move(made));
   return {};
 }
 
@@ -331,8 +331,8 @@ Result<std::string> read_text(const std::string& path) {
   return std::move(text).str();
 }
 
-Result<BenchPlan> plan_arrivals(BenchOptions& options) {
-  BenchPlan plan;
+Result<BenchRun> plan_arrivals(BenchOptions& options) {
+  BenchRun bench;
   options.load.workload.duration_ns = to_ns(options.load.duration_s);
   options.load.workload.trace_start_ns = to_ns(options.load.trace_start_s);
   for (const std::string& goodput : options.output.goodput) {
@@ -340,77 +340,77 @@ Result<BenchPlan> plan_arrivals(BenchOptions& options) {
       return set.error();
     }
   }
-  if (Status planned = plan_workload(options, plan); !planned.ok()) {
+  if (Status planned = plan_workload(options, bench); !planned.ok()) {
     return planned.error();
   }
-  RunDescription& run = plan.description;
-  if (plan.trace) {
-    run.notes = plan.trace->notes;
+  RunDescription& run = bench.description;
+  if (bench.trace) {
+    run.notes = bench.trace->notes;
   }
-  run.arrivals = arrivals_text(options, plan.trace.get());
-  run.prompts = prompts_text(options, plan.trace.get());
+  run.arrivals = arrivals_text(options, bench.trace.get());
+  run.prompts = prompts_text(options, bench.trace.get());
   run.seed = options.load.workload.seed;
   run.max_concurrency = options.load.max_concurrency;
   run.request_rate = options.load.workload.request_rate.value_or(0);
   run.burstiness = options.load.workload.burstiness;
   run.slo = options.output.slo;
-  return plan;
+  return bench;
 }
 
-Result<BenchPlan> make_plan(BenchOptions& options) {
-  auto plan = plan_arrivals(options);
-  if (!plan.ok()) {
-    return plan;
+Result<BenchRun> make_run(BenchOptions& options) {
+  auto bench = plan_arrivals(options);
+  if (!bench.ok()) {
+    return bench;
   }
   auto generator = generator_options(options);
   if (!generator.ok()) {
     return generator.error();
   }
-  plan->generator = *std::move(generator);
-  auto source = prompt_source(options.prompts, plan->generator.request.dialect);
+  bench->generator = *std::move(generator);
+  auto source = prompt_source(options.prompts, bench->generator.request.dialect);
   if (!source.ok()) {
     return source.error();
   }
-  plan->prompts = std::make_unique<PromptWriter>(*std::move(source), options.load.workload.seed);
-  return plan;
+  bench->prompts = std::make_unique<PromptWriter>(*std::move(source), options.load.workload.seed);
+  return bench;
 }
 
-Status meet_server(const BenchOptions& options, BenchPlan& plan) {
-  RunDescription& run = plan.description;
+Status meet_server(const BenchOptions& options, BenchRun& bench) {
+  RunDescription& run = bench.description;
   if (options.target.model.empty()) {
-    auto model = ask_for_model(plan.generator);
+    auto model = ask_for_model(bench.generator);
     if (!model.ok()) {
       return model.error();
     }
-    plan.generator.request.model = *std::move(model);
+    bench.generator.request.model = *std::move(model);
   }
   if (options.prompts.tokens_per_word > 0) {
-    plan.prompts->set_calibration({options.prompts.tokens_per_word, 0});
-  } else if (Status met = probe(plan.generator, plan, longest_probe(options, plan)); !met.ok()) {
+    bench.prompts->set_calibration({options.prompts.tokens_per_word, 0});
+  } else if (Status met = probe(bench.generator, bench, longest_probe(options, bench)); !met.ok()) {
     return met.error();
   }
   if (options.load.num_warmups > 0) {
-    if (Status warmed = warm_up(options, plan); !warmed.ok()) {
+    if (Status warmed = warm_up(options, bench); !warmed.ok()) {
       return warmed;
     }
   }
   run.server = options.target.base_url;
-  run.endpoint = plan.generator.request.path;
-  run.model = plan.generator.request.model;
+  run.endpoint = bench.generator.request.path;
+  run.model = bench.generator.request.model;
   run.date = utc_now();
   return {};
 }
 
-std::optional<ReadyRequest> next_ready(BenchPlan& plan) {
-  auto planned = plan.workload->next();
+std::optional<ReadyRequest> next_ready(BenchRun& bench) {
+  auto planned = bench.workload->next();
   if (!planned) {
     return std::nullopt;
   }
-  const DatasetPrompt* line = plan.prompts->dataset_prompt(*planned);
+  const DatasetPrompt* line = bench.prompts->dataset_prompt(*planned);
   if (line != nullptr && line->output_tokens > 0) {
     planned->output_tokens = line->output_tokens;
   }
-  return ReadyRequest{*planned, planned_body(plan.generator.request, *plan.prompts, *planned)};
+  return ReadyRequest{*planned, planned_body(bench.generator.request, *bench.prompts, *planned)};
 }
 
 }  // namespace protean::loadtest

@@ -1,0 +1,205 @@
+// Tests how a model is replaced by itself in another configuration while it answers.
+
+#include "server/residents.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/json/serialize.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/test_scenes/service_for_test.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+// Notes what it is asked for.
+struct NotingLoader final : ModelLoader {
+  void unload(std::size_t model) override { note("unload", model); }
+  void load(std::size_t model) override { note("load", model); }
+  Status deploy(const std::string& name, const json::object&) override {
+    asked.push_back("deploy " + name);
+    return {};
+  }
+  void replace(std::size_t model, const std::string& intent) override {
+    note("replace", model);
+    asked.back() += " " + intent;
+  }
+  void remove(std::size_t model) override { note("remove", model); }
+  void note(const std::string& what, std::size_t model) {
+    asked.push_back(what + " " + std::to_string(model));
+  }
+  std::vector<std::string> take() { return std::exchange(asked, {}); }
+
+  std::vector<std::string> asked;
+};
+
+using Asked = std::vector<std::string>;
+
+struct ResidentsTest : ServiceTest {
+  ResidentsTest() {
+    residents.models().set_state(ServerState::kReady);
+    residents.start(&loader);
+  }
+
+  std::shared_ptr<Host> make_host(BoundedQueue<Event>& to, const std::string& intent = "") {
+    auto host =
+        std::make_shared<Host>(HostedModel{model(), {.max_outstanding = 4}, to, nullptr, intent},
+                               "9.9", environment(), [](std::shared_ptr<Host>, OutputBatch) {});
+    host->service.owner = host;
+    return host;
+  }
+  Service& serving() { return *residents.models().services().front(); }
+  // Sends a request to what serves now, and keeps its answer.
+  void begin() {
+    const HttpCall call{.method = "POST",
+                        .target = "/v1/completions",
+                        .request_id = "r1",
+                        .body = R"({"prompt":"a"})"};
+    answers.push_back(std::get<std::shared_ptr<GrowingAnswer>>(residents.models().handle(call)));
+  }
+  // Ends the requests in an inbox, whose service is `service`. Returns their number.
+  std::size_t end_all(BoundedQueue<Event>& queue, Service& service) {
+    queue.push({});  // pop_all() waits for an event
+    std::vector<Event> events = queue.pop_all();
+    events.pop_back();
+    std::size_t ended = 0;
+    for (const Event& event : events) {
+      if (const Arrival* arrival = std::get_if<Arrival>(&event.what)) {
+        service.deliver({.outputs = {finished(arrival->request.id, FinishReason::kStop, 0)}});
+        ++ended;
+      }
+    }
+    answers.clear();
+    return ended;
+  }
+  // Lets time pass until the next look.
+  void look() {
+    io.restart();
+    io.run_one();
+  }
+  Checked<json::object> want(const std::string& body) {
+    return residents.want_intent(serving(), body);
+  }
+  std::string change(const char* field = "state") {
+    const json::object shown = residents.intent_of(serving());
+    const json::object& change = shown.at("change").as_object();
+    return change.contains(field) ? std::string(change.at(field).as_string()) : "";
+  }
+
+  boost::asio::io_context io;
+  NotingLoader loader;
+  BoundedQueue<Event> first_inbox{8};
+  BoundedQueue<Event> next_inbox{8};
+  std::vector<std::shared_ptr<GrowingAnswer>> answers;
+  Residents residents{io, {make_host(first_inbox)}, {}, [this] { return now_ns; }};
+};
+
+TEST_F(ResidentsTest, RequestsEndWhereTheyBeganAndNewOnesGoToTheOtherConfiguration) {
+  Service& former = serving();
+  begin();
+  ASSERT_TRUE(std::holds_alternative<json::object>(want(R"({"intent":"min-memory"})")));
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-memory"});
+  EXPECT_EQ(change(), "planning");
+  residents.planned(0, "TP 1 x PP 1, w4, KV int8");
+  EXPECT_EQ(change(), "loading");
+  begin();
+  residents.replaced(0, make_host(next_inbox, "min-memory"), true);
+  EXPECT_NE(&serving(), &former);
+  EXPECT_EQ(change(), "draining");
+  EXPECT_EQ(residents.intent_of(serving()).at("change").at("requests"), 2);
+  EXPECT_EQ(residents.absent().size(), 0U);
+  begin();
+  EXPECT_EQ(serving().outstanding(), 1);
+  EXPECT_EQ(loader.take(), Asked{});
+  EXPECT_EQ(end_all(first_inbox, former), 2U);
+  look();
+  EXPECT_EQ(loader.take(), Asked{"remove 0"});
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(change("configuration"), "TP 1 x PP 1, w4, KV int8");
+  EXPECT_EQ(residents.intent_of(serving()).at("intent"), "min-memory");
+  EXPECT_EQ(end_all(next_inbox, serving()), 1U);
+}
+
+TEST_F(ResidentsTest, WithoutMemoryForBothRequestsWaitUntilTheFormerOnesHaveEnded) {
+  Service& former = serving();
+  begin();
+  want(R"({"intent":"min-latency"})");
+  residents.planned(0, "TP 2 x PP 1, bf16, KV bf16");
+  residents.replaced(0, make_host(next_inbox, "min-latency"), false);
+  loader.take();
+  begin();
+  EXPECT_EQ(loader.take(), Asked{}) << "the former one has the memory";
+  EXPECT_EQ(serving().residence(), Residence::kWaking);
+  EXPECT_EQ(end_all(first_inbox, former), 1U);
+  look();
+  EXPECT_EQ(loader.take(), (Asked{"remove 0", "load 1"}));
+  EXPECT_EQ(change(), "loading");
+  EXPECT_EQ(end_all(next_inbox, serving()), 0U);
+  residents.woke(1, {});
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(end_all(next_inbox, serving()), 1U);
+}
+
+TEST_F(ResidentsTest, WhatReplacesAnIdleModelIsLoadedWithoutARequest) {
+  want(R"({"intent":"min-latency"})");
+  residents.replaced(0, make_host(next_inbox), false);
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-latency", "remove 0", "load 1"}));
+  residents.woke(1, make_error(ErrorCode::kExhausted, "no memory"));
+  EXPECT_EQ(change(), "failed");
+  EXPECT_EQ(change("error"), "no memory");
+  begin();
+  EXPECT_EQ(loader.take(), Asked{"load 1"}) << "the next request tries again";
+}
+
+TEST_F(ResidentsTest, AnIntentThatChangesNothingOrCannotBeKeptLeavesTheModelAsItIs) {
+  Service& former = serving();
+  want(R"({"intent":"min-cost"})");
+  residents.planned(0, "TP 1 x PP 1, bf16, KV bf16");
+  residents.kept(0);
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(residents.intent_of(serving()).at("intent"), "min-cost");
+  want(R"({"intent":"latency-slo=1ms"})");
+  residents.not_replaced(0, {ErrorCode::kExhausted, "no configuration keeps it"});
+  EXPECT_EQ(change(), "failed");
+  EXPECT_EQ(change("error"), "no configuration keeps it");
+  EXPECT_EQ(residents.intent_of(serving()).at("intent"), "min-cost");
+  EXPECT_EQ(&serving(), &former);
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-cost", "replace 0 latency-slo=1ms"}));
+}
+
+TEST_F(ResidentsTest, RefusesUnknownIntentsAndASecondChangeAtATime) {
+  for (const char* bad : {"", "[]", R"({"intent":3})", R"({"intent":"min-latancy"})",
+                          R"({"intent":"min-cost","more":1})"}) {
+    const auto refused = want(bad);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << bad;
+    EXPECT_EQ(std::get<ApiError>(refused).status, 400) << bad;
+  }
+  EXPECT_TRUE(residents.intent_of(serving()).at("intent").is_null());
+  EXPECT_FALSE(residents.intent_of(serving()).contains("change"));
+  want(R"({"intent":"min-cost"})");
+  EXPECT_EQ(std::get<ApiError>(want(R"({"intent":"min-memory"})")).status, 409);
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-cost"});
+}
+
+TEST_F(ResidentsTest, AModelThatIsRemovedMeanwhileIsNotReplaced) {
+  BoundedQueue<Event> other_inbox{8};
+  ServedModel other = model();
+  other.names = {"other"};
+  auto host = std::make_shared<Host>(HostedModel{other, {}, other_inbox, nullptr}, "9.9",
+                                     environment(), [](std::shared_ptr<Host>, OutputBatch) {});
+  residents.deployed(std::move(host));
+  Service& first = serving();
+  want(R"({"intent":"min-cost"})");
+  residents.remove(first);
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-cost", "remove 0"}));
+  residents.replaced(0, make_host(next_inbox), true);
+  EXPECT_EQ(loader.take(), Asked{"remove 2"});
+  ASSERT_EQ(residents.models().services().size(), 1U);
+  EXPECT_EQ(serving().model().names.front(), "other");
+}
+
+}  // namespace
+}  // namespace protean
