@@ -75,8 +75,8 @@ struct GroupsStatus {
   std::optional<Form> joint_form;      // what their devices hold while steps are joint
   std::vector<RegroupRecord> history;  // the latest ones, oldest first
   std::int64_t together_total = 0;     // changes that ended in one group
-  std::int64_t apart_total = 0;        // that ended in several
-  std::int64_t failures_total = 0;     // that turned back or were given up
+  std::int64_t apart_total = 0;        // changes that ended in several replicas
+  std::int64_t failures_total = 0;     // changes that turned back or were given up
   std::vector<ReplicaFailure> failed;  // replicas that are out of service
 };
 

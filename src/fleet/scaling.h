@@ -57,14 +57,14 @@ bool is_closing(const ScaleUnit& unit);
 // Returns true if a group that waits for its end has enough free KV to part: 50 % (section 3.3).
 bool may_scale_down(const ScaleUnit& unit);
 
-// A request that is accepted and in no replica: it waits for a group that can hold it, or its
+// A request that was accepted and is in no replica. It waits for a group that can hold it, or its
 // replica's devices have failed.
 struct HeldRequest {
   Request request;
   TimeNs arrived_ns = 0;
   std::optional<MovedRequest> moved = {};  // instead of `request`, if it was in a replica before
-  std::optional<ReplicaId> at = {};  // that was chosen, whose group is to hold it; nothing: any
-  int failed_attempts = 0;           // to form a group, while it waited
+  std::optional<ReplicaId> at = {};  // the replica whose group must hold it; nothing: any
+  int failed_attempts = 0;           // attempts to form a group that failed while it waited
 
   const Request& asks() const { return moved ? moved->sequence->asks : request; }
   std::int64_t prompt_tokens() const {

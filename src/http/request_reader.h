@@ -58,7 +58,7 @@ class RequestReader {
 
   const std::int64_t max_header_bytes_;
   const std::int64_t max_body_bytes_;
-  boost::beast::http::request_parser<boost::beast::http::empty_body> parser_;  // of the head
+  boost::beast::http::request_parser<boost::beast::http::empty_body> parser_;  // parses the head
   Section section_ = Section::kHead;
   std::size_t scanned_ = 0;     // bytes of the head that scan() has checked
   int empty_lines_ = 0;         // ignored before the request

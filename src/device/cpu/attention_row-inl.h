@@ -86,7 +86,7 @@ class KvAhead {
 
   const AttentionCall& call_;
   const QuerySpan& span_;
-  const std::int64_t lines_;  // of a block
+  const std::int64_t lines_;  // lines in a block
   std::int64_t each_ = 0;     // lines of each call
   PositionRange blocks_;      // those after this one
   const std::byte* at_ = nullptr;
