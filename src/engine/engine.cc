@@ -238,6 +238,10 @@ void Engine::drop(std::span<const BlockId> received, TimeNs now_ns) {
   settle();
 }
 
+void Engine::on(DevicesFailed&) {
+  check(false, "what fails is taken out of service by the fleet");
+}
+
 void Engine::on(BlocksCopied&) {
   check(false, "copies between replicas are the fleet's");
 }

@@ -178,6 +178,7 @@ class Engine {
       steering_->packed(std::move(packed.packing));
     }
   }
+  void on(DevicesFailed&);
   void on(BlocksCopied&);
   void on(WantMigration&);
   void on(WantGroups&);

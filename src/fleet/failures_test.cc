@@ -129,8 +129,26 @@ TEST(Failures, ARequestThatWaitsForTheGroupOfAFailedReplicaGoesToAnother) {
   }
 }
 
-// A member hangs at a random moment: idle, in a step, while devices drop or fetch, before and after
-// an exchange. All requests end with the right tokens, and no other replica goes out of service.
+TEST(Failures, ASlowCopyBlamesNoDevice) {
+  GroupScene scene(options_of(2));
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  for (int topic = 0; topic < 100; ++topic) {
+    scene.arrive(topic % 6, 20, 30);
+    for (int i = 0; i < 20; ++i) {
+      scene.work(i % 2);
+    }
+    scene.now_ns += kTimeout / 3;  // no step of the change is ready for all this time
+  }
+  EXPECT_TRUE(scene.changing());
+  settle_with_time(scene);
+  scene.expect_all_answered();
+  EXPECT_EQ(failed_of(scene), "");
+  EXPECT_EQ(scene.groups(), "01");
+}
+
+// A member hangs or reports that it has failed at a random moment: idle, in a step, while devices
+// drop or fetch, before and after an exchange. Devices may also fail to take what a step needs. All
+// requests end with the right tokens, and no other replica goes out of service.
 TEST(Failures, AMemberFailsAtARandomMoment) {
   int in_change = 0;
   int in_group = 0;
@@ -151,7 +169,11 @@ TEST(Failures, AMemberFailsAtARandomMoment) {
     const int moment = below(400);
     for (int event = 0; event < 600; ++event) {
       if (event == moment) {
-        scene.devices.hang(ReplicaId{below(options.replicas)});
+        const ReplicaId victim{below(options.replicas)};
+        scene.devices.hang(victim);
+        if (seed % 2 == 0) {
+          scene.send(DevicesFailed{"has lost memory"}, victim);
+        }
         in_change += scene.changing() ? 1 : 0;
         in_group += scene.devices.grouped() ? 1 : 0;
       }
@@ -162,7 +184,8 @@ TEST(Failures, AMemberFailsAtARandomMoment) {
         (void)scene.want(wishes[static_cast<std::size_t>(below(static_cast<int>(wishes.size())))],
                          below(3) == 0 ? GroupBy::kLayers : GroupBy::kShards);
       } else if (dice < 40) {
-        scene.ready();
+        scene.ready(0, below(12) == 0 ? std::optional(Error{ErrorCode::kExhausted, "no page"})
+                                      : std::nullopt);
       } else {
         scene.work(below(options.replicas));
       }

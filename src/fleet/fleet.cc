@@ -52,6 +52,7 @@ void Fleet::handle(Event event) {
   std::visit(Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
                         [&](const Cancel& cancel) { on(cancel, now_ns); },
                         [&](const BlocksCopied& copied) { on(copied, now_ns); },
+                        [&](const DevicesFailed& failed) { on(failed, replica, now_ns); },
                         [&](const WantMigration& want) { on(want, replica, now_ns); },
                         [&](const WantGroups& want) { on(want, now_ns); },
                         [&](WantForm& want) { on(want, replica, now_ns); },

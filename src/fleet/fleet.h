@@ -109,6 +109,7 @@ class Fleet : private TokenSink {
   void on(Arrival& arrival, TimeNs now_ns);
   void on(const Cancel& cancel, TimeNs now_ns);
   void on(const BlocksCopied& copied, TimeNs now_ns);
+  void on(const DevicesFailed& failed, ReplicaId replica, TimeNs now_ns);
   void on(const WantMigration& want, ReplicaId from, TimeNs now_ns);
   void on(const WantGroups& want, TimeNs now_ns);
   void on(WantForm& want, ReplicaId replica, TimeNs now_ns);

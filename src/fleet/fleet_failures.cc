@@ -75,6 +75,10 @@ void Fleet::watch(TimeNs now_ns) {
   }
 }
 
+void Fleet::on(const DevicesFailed& failed, ReplicaId replica, TimeNs now_ns) {
+  take_out(replica, failed.why, now_ns);
+}
+
 void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   Station& station = stations_[index_of(replica)];
   if (!station.failure.empty()) {

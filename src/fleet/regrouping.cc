@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "cost/hold_pages.h"
 
 namespace protean {
 namespace {

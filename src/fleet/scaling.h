@@ -63,8 +63,8 @@ struct HeldRequest {
   Request request;
   TimeNs arrived_ns = 0;
   std::optional<MovedRequest> moved = {};  // instead of `request`, if it was in a replica before
-  std::optional<ReplicaId> at = {};  // the replica whose group must hold it; nothing: any
-  int failed_attempts = 0;           // attempts to form a group that failed while it waited
+  std::optional<ReplicaId> at = {};        // the replica whose group must hold it; nothing: any
+  int failed_attempts = 0;                 // attempts to form a group that failed while it waited
 
   const Request& asks() const { return moved ? moved->sequence->asks : request; }
   std::int64_t prompt_tokens() const {

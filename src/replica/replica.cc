@@ -196,6 +196,7 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
   const auto tell = [&inbox, replica](auto what) {
     inbox.push({steady_now_ns(), std::move(what), replica});
   };
+  worker.devices_failed = [tell](std::string why) { tell(DevicesFailed{std::move(why)}); };
   return CpuWorker::create(worker, checkpoint, progress_bar("loading"),
                            [tell](StepResult result) { tell(StepDone{std::move(result)}); },
                            {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },

@@ -48,7 +48,7 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::abandon() {
     sequences.push_back(std::move(sequences_.extract(sequence->asks.id).mapped()));
   }
   waiting_ = {};
-  of_client_.clear();
+  of_call_.clear();
   cache_.clear();
   too_large_by_ = 0;
   ++kv_changes_;

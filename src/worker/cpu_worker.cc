@@ -153,7 +153,8 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
                   .done =
                       [this, device](MorphDone done) {
                         leader_.load()->on_done(done.id, first_in_group_ + device);
-                      }}};
+                      }},
+        .failed = options.devices_failed ? options.devices_failed : [](const std::string&) {}};
     Result<std::unique_ptr<DeviceWorker>> added = DeviceWorker::create(
         options, checkpoint, progress,
         {.device = device, .fabric = fabric_.get(), .on_fabric = first_device_ + device},
@@ -238,7 +239,8 @@ void CpuWorker::on_step(HomeResult result) {
 WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
   const Form& form = group().formation.form;
   const Holding& holding = form.group[static_cast<std::size_t>(device)];
-  WantedWeights wanted{.step = step, .component = {}, .shards = {}, .peer = {}, .kv = {}};
+  WantedWeights wanted{
+      .step = step, .component = {}, .shards = {}, .peer = {}, .peer_is_sound = {}, .kv = {}};
   if (const auto* const swap = std::get_if<SwapComponent>(&step)) {
     wanted.component = *swap;
     wanted.shards = shards_of(holding.of(swap->layer, swap->component));
@@ -250,28 +252,33 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
   wanted.shards = shards_of(run, holding.of(layer, component));
   // What others keep meanwhile is copied from them. Who they are is looked up now, because the form
   // may change while weights are fetched.
-  std::unordered_map<int, const Rank*> peers;
+  const auto peers = std::make_shared<std::unordered_map<int, DeviceWorker*>>();
   for (const int shard : wanted.shards) {
     for (std::size_t peer = 0; peer < form.group.size(); ++peer) {
       if (form.group[peer].of(layer, component).has(shard) && !group().devices[peer]->given_up()) {
-        peers.emplace(shard, &group().devices[peer]->rank());
+        peers->emplace(shard, group().devices[peer]);
       }
     }
   }
-  wanted.peer = [peers = std::move(peers), which = wanted.component,
+  wanted.peer = [peers, which = wanted.component,
                  shards = form.shards](int shard) -> const std::byte* {
-    const auto found = peers.find(shard);
-    return found == peers.end()
+    const auto found = peers->find(shard);
+    return found == peers->end()
                ? nullptr
-               : found->second->shard({which.layer, which.component, which.to, shard, shards})
+               : found->second->rank()
+                     .shard({which.layer, which.component, which.to, shard, shards})
                      .data();
   };
+  wanted.peer_is_sound = [peers](int shard) { return peers->at(shard)->sound(); };
   if (component == Component::kAttention && !run.empty()) {
     Formation next = group().formation;
     next.form = after(std::move(next.form), step);
+    // The store may not have come to this formation yet, so its own number of blocks does not
+    // count.
+    const std::int64_t blocks = form.kv.blocks / next.home_count();
     wanted.kv = {.layer = layer,
                  .kv_heads = kv_heads_of_shard_ * run.count,
-                 .homes = kv_move(group().formation, next, layer, device).homes};
+                 .places = blocks * kv_move(group().formation, next, layer, device).homes};
   }
   return wanted;
 }
@@ -368,7 +375,7 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   }
 }
 
-void CpuWorker::copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
+void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
                             std::function<void()> done) {
   check(source.group().devices.size() == group().devices.size(), "equal groups copy KV");
   const auto left = std::make_shared<std::atomic<std::size_t>>(group().devices.size());
@@ -379,7 +386,7 @@ void CpuWorker::copy_blocks(const CpuWorker& source, const std::vector<BlockMove
   };
   const std::lock_guard lock(order_);
   for (std::size_t device = 0; device < group().devices.size(); ++device) {
-    group().devices[device]->push(KvCopy{&source.group().devices[device]->rank(), moves, one_done});
+    group().devices[device]->push(KvCopy{source.group().devices[device], moves, one_done});
   }
 }
 

@@ -63,7 +63,7 @@ class CpuWorker : public Executor {
   // Copies KV blocks of a worker with an equal group into this one's, after the steps started so
   // far and before any later one; then calls `done` on a device's thread. The source's blocks must
   // not change until then, and this worker must be stopped before the source is destroyed.
-  void copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
+  void copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
                    std::function<void()> done);
 
   // Does work on the first device's background thread if no other task waits: not more than the

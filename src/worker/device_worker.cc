@@ -109,7 +109,12 @@ DeviceWorker::DeviceWorker(Built built, Handlers handlers)
                 std::move(built.options.read_component), pages_.kv.get(), handlers_.morph}),
       resizer_({pages_.pool.get(), &background_, pages_.kv.get(), handlers_.morph}),
       entries_(1),  // a least size; the engine bounds its steps in flight
-      thread_([this] { run_entries(); }) {}
+      thread_([this] {
+        if (place_.fabric != nullptr) {
+          place_.fabric->progress().guard(place_.on_fabric, [this] { return sound(); });
+        }
+        run_entries();
+      }) {}
 
 DeviceWorker::~DeviceWorker() {
   check(finish(), "a device that hangs is not destroyed");
@@ -119,12 +124,15 @@ bool DeviceWorker::finish() {
   constexpr std::chrono::seconds kToWakeUp(1);
   entries_.close();
   if (thread_.joinable()) {
-    if (given_up_ && place_.fabric != nullptr) {
-      place_.fabric->progress().let_go(place_.on_fabric);
-    }
-    if (given_up_ && !thread_ends_.try_acquire_for(kToWakeUp)) {
-      thread_.detach();
-      return false;
+    for (bool ended = false; !ended;) {
+      if (place_.fabric != nullptr && (given_up_ || has_lost_memory())) {
+        place_.fabric->progress().let_go(place_.on_fabric);
+      }
+      ended = thread_ends_.try_acquire_for(kToWakeUp);
+      if (!ended && given_up_) {
+        thread_.detach();
+        return false;
+      }
     }
     thread_.join();
   }
@@ -149,6 +157,16 @@ void DeviceWorker::prepare(MorphId id, const ResizeKv& resize) {
   if (!given_up_) {
     resizer_.prepare(id, resize);
   }
+}
+
+bool DeviceWorker::sound() {
+  if (!has_lost_memory()) {
+    return true;
+  }
+  if (!told_loss_.exchange(true)) {
+    handlers_.failed("has lost memory: an access to its pages failed");
+  }
+  return false;
 }
 
 bool DeviceWorker::holds_up() const {
@@ -203,7 +221,7 @@ void DeviceWorker::run(const GroupStep& step) {
   std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
   background_.step_ends();
   for (HomeResult& result : results) {
-    if (!given_up_) {
+    if (!given_up_ && sound()) {
       handlers_.step_done(std::move(result));
     }
   }
@@ -250,8 +268,9 @@ void DeviceWorker::run(const std::vector<BlockMove>& moves) {
 }
 
 void DeviceWorker::run(const KvCopy& copy) {
-  rank_->copy_blocks(*copy.source, copy.moves);
-  if (!given_up_) {
+  rank_->copy_blocks(copy.source->rank(), copy.moves);
+  const bool sound_here = sound();
+  if (!given_up_ && copy.source->sound() && sound_here) {
     copy.done();
   }
 }

@@ -33,8 +33,9 @@ struct DeviceChange {
 };
 
 // Copies KV blocks of a rank that holds the same, then calls `done`.
+class DeviceWorker;
 struct KvCopy {
-  const Rank* source = nullptr;
+  DeviceWorker* source = nullptr;
   std::vector<BlockMove> moves;
   std::function<void()> done;
 };
@@ -54,6 +55,7 @@ class DeviceWorker {
   struct Handlers {
     std::function<void(HomeResult)> step_done;  // called by the device that draws only
     MorphHandlers morph;
+    std::function<void(std::string why)> failed;  // see WorkerOptions::devices_failed
   };
 
   // Loads what the device holds, and reports progress on the caller's thread.
@@ -91,6 +93,9 @@ class DeviceWorker {
   // hang in.
   void give_up();
   bool given_up() const { return given_up_; }
+  // Returns false once memory of the device is lost, and then reports it if nothing has. What was
+  // read from the device before may be wrong if this returns false afterwards. Any thread may call.
+  bool sound();
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
   const Rank& rank() const { return *rank_; }
@@ -115,6 +120,7 @@ class DeviceWorker {
   DeviceWorker(Built built, Handlers handlers);
 
   Handlers counting_commits(Handlers handlers);
+  bool has_lost_memory() const { return pages_.pool != nullptr && pages_.pool->lost_memory(); }
   void run_entries();
   void settle_background();
   void run(const GroupStep& step);
@@ -129,6 +135,7 @@ class DeviceWorker {
   const WorkerMemory memory_;
   const RankPlace place_;
   std::atomic<bool> given_up_ = false;
+  std::atomic<bool> told_loss_ = false;
   std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported
   std::binary_semaphore thread_ends_{0};
   PacedThread background_;

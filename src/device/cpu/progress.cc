@@ -1,5 +1,7 @@
 #include "device/cpu/progress.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 #if defined(__x86_64__)
@@ -28,9 +30,16 @@ void pause() {
 GroupProgress::GroupProgress(int devices, bool spins)
     : spins_(spins), reached_(static_cast<std::size_t>(devices)) {}
 
+void GroupProgress::guard(int device, std::function<bool()> sound) {
+  reached_[static_cast<std::size_t>(device)].sound = std::move(sound);
+}
+
 void GroupProgress::reach(int device, Moment moment) {
-  stop_if_failed(device);
   Reached& reached = reached_[static_cast<std::size_t>(device)];
+  if (reached.sound && !reached.sound()) {
+    fail(device);
+  }
+  stop_if_failed(device);
   const std::uint64_t now = encoded(moment);
   check(reached.value.load(std::memory_order_relaxed) <= now, "progress only grows");
   reached.value.store(now, std::memory_order_release);
@@ -73,7 +82,8 @@ bool GroupProgress::waits(int device) const {
 
 void GroupProgress::fail(int device) {
   Reached& reached = reached_[static_cast<std::size_t>(device)];
-  reached.state.store(State::kFailed, std::memory_order_release);
+  State well = State::kWell;  // a device that was let go stays so
+  reached.state.compare_exchange_strong(well, State::kFailed);
   reached.changes.fetch_add(1, std::memory_order_release);
   reached.changes.notify_all();
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace protean::cpu {
@@ -21,7 +22,8 @@ inline constexpr std::uint32_t kStepEnd = (1U << 20) - 1;
 //
 // No device waits for one that has failed, so what it shows may be anything then. A device that
 // failed because it hung, and wakes up, stops when it next tells its progress or waits, so that it
-// does not spoil what the others do without it.
+// does not spoil what the others do without it. A device whose memory is lost fails by itself before it
+// tells any progress, so the others never take what it shows from then on for right.
 class GroupProgress {
  public:
   // `spins`: every thread of the group has a CPU of its own, so that waits may begin with a short
@@ -29,6 +31,10 @@ class GroupProgress {
   GroupProgress(int devices, bool spins);
 
   int devices() const { return static_cast<int>(reached_.size()); }
+
+  // Sets what tells whether a device's memory is sound; called by its thread before it tells any
+  // progress. Must be set before the device's first step.
+  void guard(int device, std::function<bool()> sound);
 
   // Tells that `device` has come to `moment`. Called by that device's thread only.
   void reach(int device, Moment moment);
@@ -54,6 +60,7 @@ class GroupProgress {
     std::atomic<State> state{State::kWell};
     std::atomic<int> waits_for{-1};  // a device; -1: it does not wait
     std::atomic<std::uint64_t> until{0};
+    std::function<bool()> sound;
   };
   bool passed(int device, std::uint64_t moment) const {
     const Reached& reached = reached_[static_cast<std::size_t>(device)];

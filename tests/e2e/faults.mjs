@@ -1,6 +1,6 @@
-// Stops one thread of a server, as hardware that hangs would.
+// What hardware that fails does to a server: one of its threads stands still, or memory is lost.
 import { spawn } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync, truncateSync } from 'node:fs';
 import { sleep } from './server.mjs';
 
 // Attaches to a thread, which stops that one only, and lets it go on when its own input ends.
@@ -53,4 +53,10 @@ export async function hangBusiestThread(pid, alive) {
     await hung.goOn();
   }
   throw new Error('the server does not answer while one of its threads stands still');
+}
+
+// Cuts the file behind the pages of one of the server's devices: each first access to a page is an error from then on.
+export function loseMemory(pid) {
+  const files = readdirSync(`/proc/${pid}/fd`).map((fd) => `/proc/${pid}/fd/${fd}`);
+  truncateSync(files.find((file) => { try { return readlinkSync(file).startsWith('/memfd:protean-pages'); } catch { return false; } }), 0);
 }
