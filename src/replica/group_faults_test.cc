@@ -17,6 +17,15 @@ namespace protean {
 namespace {
 
 struct GroupFaults : ReplicasTest {
+  // Halves of the MLPs leave more memory than the KV of a layer takes, so that replicas without a
+  // free page can divide layers.
+  GroupFaults() {
+    spec.layers = 4;
+    spec.ffn = 512;
+    kv_cache_memory = "1536KiB";
+    write_hf_checkpoint(directory.path(), spec, {});
+  }
+
   static constexpr std::uint64_t kMostRequests = 200;
   static constexpr std::uint64_t kOutstanding = 6;
 
@@ -28,7 +37,7 @@ struct GroupFaults : ReplicasTest {
     std::function<void(int)> at_point;
     std::function<bool(const GroupsStatus&)> over;
   };
-  std::shared_ptr<const GroupsStatus> tell(Load& load, const Story& story) {
+  std::shared_ptr<const GroupsStatus> tell(FleetLoad& load, const Story& story) {
     std::shared_ptr<const GroupsStatus> status;
     int point = 0;
     const auto want = [&](bool together) {
@@ -41,6 +50,11 @@ struct GroupFaults : ReplicasTest {
     };
     want(true);
     load.run(kMostRequests, kOutstanding, [&](const OutputBatch& batch) {
+      for (const Output& output : batch.outputs) {
+        if (const auto* answer = std::get_if<GroupsAnswered>(&output)) {
+          EXPECT_TRUE(answer->changes.ok()) << answer->changes.error().message;
+        }
+      }
       if (batch.groups == nullptr) {
         return;
       }
@@ -70,9 +84,9 @@ struct GroupFaults : ReplicasTest {
       }
     }
   }
-  void expect_right(const Load& load) {
+  void expect_right(const FleetLoad& load) {
     if (right_.empty()) {
-      Load one(groupable(1), *this);
+      FleetLoad one(groupable(1), *this);
       one.run(kMostRequests, 16);
       right_ = one.answers;
     }
@@ -84,12 +98,12 @@ struct GroupFaults : ReplicasTest {
   }
 
  private:
-  std::map<RequestId, Answer> right_;
+  std::map<RequestId, FleetAnswer> right_;
 };
 
 // Points are in, before and after both directions of a change: forms come to rest, steps end, each
 // component is dropped or fetched, KV is exchanged, engines become one and two again.
-constexpr int kPoints = 20;
+constexpr int kPoints = 24;
 
 TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
   std::set<std::string> stages;
@@ -97,7 +111,7 @@ TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
     SCOPED_TRACE(at);
     ReplicaOptions options = groupable(2);
     options.holds_at_once = 1 + at % 3;
-    Load load(options, *this);
+    FleetLoad load(options, *this);
     const std::vector<int> files = pool_files();
     ASSERT_EQ(files.size(), 2U);
     bool lost = false;
@@ -123,36 +137,38 @@ TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
     EXPECT_EQ(status->groups.size(), 2U);
     ASSERT_FALSE(testing::Test::HasFailure());
   }
-  EXPECT_GE(stages.size(), 3U);
+  EXPECT_EQ(stages.size(), 2U) << "joint steps, and waits for the end of steps";
 }
 
 TEST_F(GroupFaults, ADeviceThatCannotMapMemoryAtAnyPointTurnsTheChangeBack) {
-  std::int64_t failures = 0;
+  int failures = 0;
   for (int at = 0; at < kPoints; ++at) {
     SCOPED_TRACE(at);
     ReplicaOptions options = groupable(2);
     options.holds_at_once = 1 + at % 3;
-    Load load(options, *this);
+    FleetLoad load(options, *this);
     const std::vector<int> files = pool_files();
     ASSERT_EQ(files.size(), 2U);
     std::optional<MapsFail> fault;
-    std::int64_t changes = 0;
+    int last = -1;
     const auto status =
         tell(load, {.by = at % 2 == 0 ? GroupBy::kLayers : GroupBy::kShards,
                     .at_point =
                         [&](int point) {
+                          last = point;
                           if (point == at) {
                             fault.emplace(files[static_cast<std::size_t>(at / 2 % 2)]);
-                          } else if (point == at + 2) {
-                            fault.reset();
                           }
                         },
                     .over =
                         [&](const GroupsStatus& now) {
-                          changes = now.together_total + now.apart_total;
-                          failures += fault && now.failures_total > 0 ? 1 : 0;
-                          return !fault && !now.running && changes >= 4;
+                          const bool failed = now.running && !now.running->failure.empty();
+                          if (failed || now.failures_total > 0 || last >= at + 6) {
+                            fault.reset();
+                          }
+                          return last >= at && !fault && !now.running && now.groups.size() == 2;
                         }});
+    failures += status->failures_total > 0 ? 1 : 0;
     expect_right(load);
     EXPECT_TRUE(status->failed.empty());
     for (const RegroupRecord& record : status->history) {
@@ -163,7 +179,7 @@ TEST_F(GroupFaults, ADeviceThatCannotMapMemoryAtAnyPointTurnsTheChangeBack) {
     }
     ASSERT_FALSE(testing::Test::HasFailure());
   }
-  EXPECT_GT(failures, 0);
+  EXPECT_GE(failures, kPoints / 4);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <random>
 #include <semaphore>
 #include <span>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,7 +25,7 @@
 
 namespace protean {
 
-class Outputs : public TokenSink {
+class FleetOutputs : public TokenSink {
  public:
   void emit(OutputBatch batch) override { queue_.push(std::move(batch)); }
   std::vector<OutputBatch> take() { return queue_.pop_all(); }
@@ -33,7 +34,7 @@ class Outputs : public TokenSink {
   BoundedQueue<OutputBatch> queue_{1};
 };
 
-struct Answer {
+struct FleetAnswer {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;
   std::optional<FinishReason> reason;
@@ -75,7 +76,7 @@ struct ReplicasTest : testing::Test {
     ReplicaOptions options;
     options.model = {.model = directory.path(),
                      .max_model_len = "2048",
-                     .kv_cache_memory = "4MiB",
+                     .kv_cache_memory = kv_cache_memory,
                      .group = group,
                      .max_num_seqs = 16,
                      .max_num_batched_tokens = 256};
@@ -124,6 +125,7 @@ struct ReplicasTest : testing::Test {
   }
 
   ModelSpec spec;
+  std::string kv_cache_memory = "4MiB";
   TemporaryDirectory directory;
   TemporaryDirectory variants;
   std::shared_ptr<TokenConstraint> constraint;  // of the third request
@@ -131,8 +133,8 @@ struct ReplicasTest : testing::Test {
 
 // A fleet with `outstanding` requests at a time until `count` have ended. on_batch is called with
 // each batch.
-struct Load {
-  Load(const ReplicaOptions& options, const ReplicasTest& scene)
+struct FleetLoad {
+  FleetLoad(const ReplicaOptions& options, const ReplicasTest& scene)
       : scene_(scene),
         checkpoint_(open_checkpoint(options.model.model).value()),
         replicas_(Replicas::start(options, *checkpoint_, inbox, outputs).value()) {}
@@ -148,7 +150,7 @@ struct Load {
       for (const OutputBatch& batch : outputs.take()) {
         for (const Output& output : batch.outputs) {
           if (const auto* token = std::get_if<NewToken>(&output)) {
-            Answer& answer = answers[token->request];
+            FleetAnswer& answer = answers[token->request];
             answer.tokens.push_back(token->token);
             if (token->logprobs) {
               answer.logprobs.push_back(token->logprobs->logprob);
@@ -175,8 +177,8 @@ struct Load {
   void enough() { count_ = sent_; }
 
   Inbox inbox{1024};
-  Outputs outputs;
-  std::map<RequestId, Answer> answers;
+  FleetOutputs outputs;
+  std::map<RequestId, FleetAnswer> answers;
   std::map<ReplicaId, Observation> observed;
 
  private:
@@ -187,8 +189,8 @@ struct Load {
   std::unique_ptr<Replicas> replicas_;
 };
 
-inline void expect_same(const std::map<RequestId, Answer>& got,
-                        const std::map<RequestId, Answer>& want) {
+inline void expect_same(const std::map<RequestId, FleetAnswer>& got,
+                        const std::map<RequestId, FleetAnswer>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (const auto& [id, answer] : want) {
     EXPECT_EQ(got.at(id).reason, FinishReason::kLength);

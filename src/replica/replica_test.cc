@@ -17,12 +17,12 @@ namespace protean {
 namespace {
 
 TEST_F(ReplicasTest, TwoReplicasAnswerAsOne) {
-  Load one(options_for({}), *this);
+  FleetLoad one(options_for({}), *this);
   one.run(40, 32);
   for (const RouterPolicy router : {RouterPolicy::kFirstToken, RouterPolicy::kRoundRobin}) {
     ReplicaOptions options = options_for({.replicas = 2});
     options.router = router;
-    Load two(options, *this);
+    FleetLoad two(options, *this);
     two.run(40, 32);
     expect_same(two.answers, one.answers);
     EXPECT_GT(two.observed.at(ReplicaId{0}).accepted_total, 5);
@@ -31,7 +31,7 @@ TEST_F(ReplicasTest, TwoReplicasAnswerAsOne) {
 }
 
 // Sends random wishes for migrations while a load runs. Returns the number of requests that moved.
-std::int64_t run_with_migrations(Load& load, std::uint64_t count) {
+std::int64_t run_with_migrations(FleetLoad& load, std::uint64_t count) {
   std::mt19937 random(1);
   std::uint64_t wishes = 0;
   std::uint64_t answered = 0;
@@ -57,9 +57,9 @@ std::int64_t run_with_migrations(Load& load, std::uint64_t count) {
 TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
   const char* wanted = std::getenv("PROTEAN_REQUESTS");
   const std::uint64_t count = wanted != nullptr ? std::stoul(wanted) : 50;
-  Load one(options_for({}), *this);
+  FleetLoad one(options_for({}), *this);
   one.run(count, 16);
-  Load two(options_for({.replicas = 2}), *this);
+  FleetLoad two(options_for({.replicas = 2}), *this);
   const std::int64_t moved = run_with_migrations(two, count);
   expect_same(two.answers, one.answers);
   EXPECT_GE(moved, 1'000);
@@ -68,7 +68,7 @@ TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
 
 TEST_F(ReplicasTest, RequestsOfAReplicaThatHangsGoOnInTheOther) {
   constraint = std::make_shared<HangingOnce>(false);
-  Load one(options_for({}), *this);
+  FleetLoad one(options_for({}), *this);
   one.run(20, 8);
   ReplicaOptions options = options_for({.replicas = 2});
   options.device_timeout_ns = 5 * kNsPerS;
@@ -76,7 +76,7 @@ TEST_F(ReplicasTest, RequestsOfAReplicaThatHangsGoOnInTheOther) {
   constraint = hangs;
   std::shared_ptr<const GroupsStatus> status;
   {
-    Load two(options, *this);
+    FleetLoad two(options, *this);
     two.run(20, 8,
             [&](const OutputBatch& batch) { status = batch.groups ? batch.groups : status; });
     expect_same(two.answers, one.answers);
@@ -90,9 +90,9 @@ TEST_F(ReplicasTest, RequestsOfAReplicaThatHangsGoOnInTheOther) {
 // With two stages, several steps are in flight.
 TEST_F(ReplicasTest, RequestsMoveBetweenGroupsOfDevices) {
   for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}}) {
-    Load one(options_for({.tensor = tensor, .pipeline = pipeline}), *this);
+    FleetLoad one(options_for({.tensor = tensor, .pipeline = pipeline}), *this);
     one.run(30, 16);
-    Load two(options_for({.replicas = 2, .tensor = tensor, .pipeline = pipeline}), *this);
+    FleetLoad two(options_for({.replicas = 2, .tensor = tensor, .pipeline = pipeline}), *this);
     EXPECT_GT(run_with_migrations(two, 30), 50) << "TP " << tensor << ", PP " << pipeline;
     expect_same(two.answers, one.answers);
   }

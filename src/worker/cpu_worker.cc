@@ -145,7 +145,6 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
   }
   for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
     DeviceWorker::Handlers handlers{
-        .step_done = [this](HomeResult result) { leader_.load()->on_step(std::move(result)); },
         .morph = {.ready =
                       [this, device](MorphReady ready) {
                         leader_.load()->on_ready(first_in_group_ + device, std::move(ready));
@@ -226,14 +225,15 @@ void CpuWorker::start(StepPlan plan) {
 void CpuWorker::start(std::vector<StepPlan> plans) {
   check(std::ssize(plans) == group().formation.home_count(), "a step has a plan for each home");
   const std::lock_guard lock(order_);
-  const GroupStep step{++number_, std::make_shared<const std::vector<StepPlan>>(std::move(plans))};
+  const auto homes = std::make_shared<const std::vector<CpuWorker*>>(group().homes);
+  const GroupStep step{++number_, std::make_shared<const std::vector<StepPlan>>(std::move(plans)),
+                       [homes](HomeResult result) {
+                         const auto home = static_cast<std::size_t>(result.home);
+                         (*homes)[home]->done_(std::move(result.result));
+                       }};
   for (DeviceWorker* const device : group().devices) {
     device->push(step);
   }
-}
-
-void CpuWorker::on_step(HomeResult result) {
-  group().homes[static_cast<std::size_t>(result.home)]->done_(std::move(result.result));
 }
 
 WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {

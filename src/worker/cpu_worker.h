@@ -92,7 +92,6 @@ class CpuWorker : public Executor {
   void change(GroupChange change);
   void commit_hold(MorphId id, const HoldShards& step);
   WantedWeights wanted_of(const MorphStep& step, int device) const;
-  void on_step(HomeResult result);
   void on_ready(int device, MorphReady ready);
   void on_done(MorphId id, int device);
   void tell_done(MorphId id);

@@ -222,7 +222,7 @@ void DeviceWorker::run(const GroupStep& step) {
   background_.step_ends();
   for (HomeResult& result : results) {
     if (!given_up_ && sound()) {
-      handlers_.step_done(std::move(result));
+      step.done(std::move(result));
     }
   }
 }

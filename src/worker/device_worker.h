@@ -20,10 +20,13 @@
 
 namespace protean {
 
-// A step of a group: a plan for each home, and its number among the entries of the group.
+// A step of a group: a plan for each home, and its number among the entries of the group. `done` is
+// called with each result by the device that draws it, and belongs to the homes of the step: the
+// group may have parted before, if another device has failed.
 struct GroupStep {
   std::uint64_t number = 0;
   std::shared_ptr<const std::vector<StepPlan>> plans;
+  std::function<void(HomeResult)> done;
 };
 
 // A GroupChange for the device with this index in the group.
@@ -31,9 +34,9 @@ struct DeviceChange {
   std::shared_ptr<const GroupChange> change;
   int device = 0;
 };
-
-// Copies KV blocks of a rank that holds the same, then calls `done`.
 class DeviceWorker;
+
+// Copies KV blocks of a device that holds the same, then calls `done` if both have lost no memory.
 struct KvCopy {
   DeviceWorker* source = nullptr;
   std::vector<BlockMove> moves;
@@ -53,7 +56,6 @@ using BackgroundTask = std::function<bool(const Pace& pace)>;
 class DeviceWorker {
  public:
   struct Handlers {
-    std::function<void(HomeResult)> step_done;  // called by the device that draws only
     MorphHandlers morph;
     std::function<void(std::string why)> failed;  // see WorkerOptions::devices_failed
   };

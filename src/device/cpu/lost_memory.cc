@@ -85,7 +85,7 @@ class Watches {
   void step_aside() { (void)sigaction(SIGBUS, &before_, nullptr); }
 
  private:
-  std::mutex mutex_;  // guards changes
+  std::mutex mutex_;               // guards changes
   std::vector<std::size_t> free_;  // slots that were in use
   std::array<Slot, kMostRanges> slots_;
   std::atomic<std::size_t> used_{0};  // slots from here on were never in use

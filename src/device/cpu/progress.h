@@ -22,8 +22,8 @@ inline constexpr std::uint32_t kStepEnd = (1U << 20) - 1;
 //
 // No device waits for one that has failed, so what it shows may be anything then. A device that
 // failed because it hung, and wakes up, stops when it next tells its progress or waits, so that it
-// does not spoil what the others do without it. A device whose memory is lost fails by itself before it
-// tells any progress, so the others never take what it shows from then on for right.
+// does not spoil what the others do without it. A device whose memory is lost fails by itself
+// before it tells any progress, so the others never take what it shows from then on for right.
 class GroupProgress {
  public:
   // `spins`: every thread of the group has a CPU of its own, so that waits may begin with a short
