@@ -166,11 +166,24 @@ void Fleet::on(const WantGroups& want, TimeNs now_ns) {
 void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
   const bool changes = grouping_.changes(replica);
   const Station& station = stations_[index_of(replica)];
-  if (!changes && !station.parked && station.failure.empty()) {
+  const bool serves = !changes && !station.parked && station.failure.empty();
+  const std::int64_t least =
+      serves && grouping_.is_group(replica) ? grouping_.least_kv_blocks(replica) : 0;
+  if (serves && want.wish.kv_blocks.value_or(least) >= least) {
     at(replica).handle({now_ns, std::move(want), replica});
     return;
   }
   OutputBatch batch{.at_ns = now_ns, .replica = replica};
+  if (serves) {
+    batch.outputs.emplace_back(WishAnswered{
+        want.wish_id, make_error(ErrorCode::kExhausted,
+                                 "{} KV blocks: a group keeps at least the {} blocks of its "
+                                 "replicas: ask for more, or split it first",
+                                 *want.wish.kv_blocks, least)});
+    batch.observation = at(replica).observe();
+    sink_.emit(std::move(batch));
+    return;
+  }
   batch.outputs.emplace_back(WishAnswered{
       want.wish_id,
       make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value,
@@ -394,7 +407,10 @@ bool Fleet::idle() const {
 }
 
 void Fleet::emit(OutputBatch batch) {
-  seen_[static_cast<std::size_t>(batch.replica.value)] = batch.observation;
+  seen_[index_of(batch.replica)] = batch.observation;
+  if (batch.form != nullptr) {
+    stations_[index_of(batch.replica)].pinned = batch.form->pinned;
+  }
   for (const Output& output : batch.outputs) {
     std::visit(Overloaded{[&](const Finished& finished) { owner_.erase(finished.request); },
                           [&](const Refused& refused) { owner_.erase(refused.request); },

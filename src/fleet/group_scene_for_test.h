@@ -53,6 +53,7 @@ class GroupSink : public TokenSink {
                               seen[what.request].finished = what;
                             },
                             [&](const GroupsAnswered& what) { answer = what.changes; },
+                            [&](const WishAnswered& what) { form_answer = what.morph; },
                             [](const auto&) {}},
                  output);
     }
@@ -61,6 +62,7 @@ class GroupSink : public TokenSink {
   std::map<ReplicaId, Observation> observed;
   std::map<ReplicaId, FormStatus> forms;
   std::optional<Result<std::vector<Regroup>>> answer;
+  std::optional<Result<Morph>> form_answer;
   std::shared_ptr<const GroupsStatus> groups;
 
  private:

@@ -388,7 +388,7 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
 // Records the change that has ended. After a failure, no other is tried.
 void Grouping::finish() {
   RegroupRecord record = running_->record();
-  if (record.begun_ns >= 0) {
+  if (record.begun_ns >= 0 && record.failure.empty()) {
     ++(record.together ? status_.together_total : status_.apart_total);
   }
   const bool as_wanted = wanted_together() == record.together;

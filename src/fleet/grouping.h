@@ -61,6 +61,10 @@ class Grouping {
   bool changes(ReplicaId replica) const { return running_ && running_->concerns(replica); }
   // Returns true if replicas serve as one, under this replica's id.
   bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
+  // Returns the KV blocks that the group under this id keeps at least, which are its homes'.
+  std::int64_t least_kv_blocks(ReplicaId group) const {
+    return groups_[index(group)].back().wide.kv.blocks;
+  }
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }

@@ -371,8 +371,9 @@ void Regrouping::part() {
   end();
 }
 
-// Lets the engines rule themselves again: one of the group, or those of all homes.
-void Regrouping::end() {
+// Lets the engines rule themselves again: one of the group, or those of all homes. The group's form
+// is free then, unless it stays what an operator chose.
+void Regrouping::end(bool keeps_form) {
   stage_ = Stage::kEnded;
   record_.done_ns = now_ns_;
   const std::size_t engines = together_ ? 1 : count();
@@ -384,7 +385,7 @@ void Regrouping::end() {
     engine(home).hold_form(false);
     engine(home).go_on(now_ns_);
   }
-  if (together_) {
+  if (together_ && !keeps_form) {
     wide().free_form(now_ns_);
   }
 }

@@ -41,10 +41,15 @@ void Regrouping::unify() {
     config.morph->ids_after = ++*generation_ << 20;
   }
   Station& station = at(first());
+  const bool pinned = station.pinned;  // the home's form, which the group begins with
   group_.first =
       std::exchange(station.engine, std::make_unique<Engine>(config, *station.executor, sink_));
   wide().absorb(std::move(all), now_ns_);
-  end();
+  end(pinned);
+  if (pinned) {  // the KV cache gets what is free
+    (void)wide().want({.layers = group_.wide.layer_precision, .embeddings = group_.wide.embeddings},
+                      now_ns_);
+  }
 }
 
 bool Regrouping::at_home_form() {
@@ -56,7 +61,7 @@ bool Regrouping::at_home_form() {
 // Takes the group's form back to the one with which it began.
 void Regrouping::shrink() {
   if (together_) {
-    end();
+    end(!asked_ && at(first()).pinned);
     return;
   }
   const bool changing = asked_ && !wide().form_at_rest();

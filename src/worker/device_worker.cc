@@ -87,6 +87,11 @@ bool commits(const DeviceEntry& entry) {
          (change != nullptr && change->change->hold.has_value());
 }
 
+bool changes_homes(const DeviceEntry& entry) {
+  const auto* const change = std::get_if<DeviceChange>(&entry);
+  return change != nullptr && change->change->kv != GroupChange::Kv::kStays;
+}
+
 }  // namespace
 
 DeviceWorker::Handlers DeviceWorker::counting_commits(Handlers handlers) {
@@ -143,6 +148,10 @@ bool DeviceWorker::finish() {
 void DeviceWorker::push(DeviceEntry entry) {
   if (!given_up_) {
     ++unfinished_;
+    if (changes_homes(entry)) {
+      const std::lock_guard lock(resizes_mutex_);
+      ++home_changes_;
+    }
     entries_.push(std::move(entry));
   }
 }
@@ -154,9 +163,18 @@ void DeviceWorker::prepare(MorphId id, WantedWeights wanted) {
 }
 
 void DeviceWorker::prepare(MorphId id, const ResizeKv& resize) {
-  if (!given_up_) {
-    resizer_.prepare(id, resize);
+  if (given_up_) {
+    return;
   }
+  {
+    const std::lock_guard lock(resizes_mutex_);
+    if (home_changes_ == 0) {
+      resizer_.prepare(id, resize);
+      return;
+    }
+    waiting_resizes_.insert(id);
+  }
+  push(PrepareResize{id, resize});
 }
 
 bool DeviceWorker::sound() {
@@ -196,7 +214,10 @@ void DeviceWorker::abort(MorphId id) {
     return;
   }
   swapper_.abort(id);
-  resizer_.abort(id);
+  const std::lock_guard lock(resizes_mutex_);
+  if (waiting_resizes_.erase(id) == 0) {
+    resizer_.abort(id);
+  }
 }
 
 void DeviceWorker::run_entries() {
@@ -251,6 +272,10 @@ void DeviceWorker::run(const DeviceChange& entry) {
   }
   if (!change.hold) {
     rank_->change(change, entry.device, memory);
+    if (change.kv != GroupChange::Kv::kStays) {
+      const std::lock_guard lock(resizes_mutex_);
+      --home_changes_;
+    }
     return;
   }
   std::optional<LayerSwapper::Filled> filled = swapper_.take(change.hold->id);
@@ -261,6 +286,13 @@ void DeviceWorker::run(const DeviceChange& entry) {
   const bool attention = step.component == Component::kAttention;
   swapper_.give_back(change.hold->id, std::move(memory),
                      attention ? std::optional(step.layer) : std::nullopt);
+}
+
+void DeviceWorker::run(const PrepareResize& entry) {
+  const std::lock_guard lock(resizes_mutex_);
+  if (waiting_resizes_.erase(entry.id) != 0) {
+    resizer_.prepare(entry.id, entry.resize);
+  }
 }
 
 void DeviceWorker::run(const std::vector<BlockMove>& moves) {

@@ -3,7 +3,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <semaphore>
+#include <set>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -43,9 +45,16 @@ struct KvCopy {
   std::function<void()> done;
 };
 
+// Prepares a resize once the KV cache has the homes that a change before gives it.
+struct PrepareResize {
+  MorphId id;
+  ResizeKv resize;
+};
+
 // What a device does between and within steps, in this order. All devices of a group are given the
 // steps, changes, moves and copies in the same order.
-using DeviceEntry = std::variant<GroupStep, MorphId, DeviceChange, std::vector<BlockMove>, KvCopy>;
+using DeviceEntry =
+    std::variant<GroupStep, MorphId, DeviceChange, PrepareResize, std::vector<BlockMove>, KvCopy>;
 
 // Work that can wait. Ends early, with true, if `pace` says stop; is called again until it returns
 // false.
@@ -128,6 +137,7 @@ class DeviceWorker {
   void run(const GroupStep& step);
   void run(MorphId commit);
   void run(const DeviceChange& entry);
+  void run(const PrepareResize& entry);
   void run(const std::vector<BlockMove>& moves);
   void run(const KvCopy& copy);
 
@@ -140,6 +150,10 @@ class DeviceWorker {
   std::atomic<bool> told_loss_ = false;
   std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported
   std::binary_semaphore thread_ends_{0};
+  // Changes of homes among the entries, and resizes that wait for them.
+  std::mutex resizes_mutex_;
+  int home_changes_ = 0;
+  std::set<MorphId> waiting_resizes_;
   PacedThread background_;
   LayerSwapper swapper_;
   KvResizer resizer_;

@@ -160,5 +160,28 @@ TEST(HoldPages, DevicesThatHaveNotDividedTheirKvYetTakeNoMore) {
   }
 }
 
+// The group's KV cache gets all that is free as soon as it is one, while a device still has the KV
+// of two homes, which a resize would double.
+TEST(HoldPages, KvGrowsBeforeDevicesHaveUnifiedIt) {
+  const ModelSpec spec = join_spec();
+  JoinScene fleet({"bf16"}, 2, 0, 0);
+  fleet.groups = {fleet.join(fleet.groups)};
+  JoinScene::Group& group = fleet.groups.front();
+  for (const Component component : {Component::kMlp, Component::kAttention}) {
+    for (int layer = 0; layer < kJoinLayers; ++layer) {
+      const std::vector<MorphStep> halves = {
+          HoldShards{layer, component, {{0, kJoinShards / 2}, {kJoinShards / 2, kJoinShards / 2}}}};
+      fleet.prepare(group, halves);
+      fleet.commit_prepared(group, halves);
+    }
+  }
+  fleet.worker(0).move_blocks(std::vector<BlockMove>(20'000, {.from = 0, .to = 1}));
+  fleet.unify(group);
+  const std::int64_t most = kv_blocks_beside(spec, group.form, fleet.pages(), kJoinPageBytes);
+  EXPECT_GT(most, group.form.kv.blocks);
+  fleet.apply(group, MorphStep(ResizeKv{most}));
+  EXPECT_EQ(mapped_pages(fleet, group), pages_with(group.form, {}));
+}
+
 }  // namespace
 }  // namespace protean
