@@ -1,6 +1,7 @@
 #include "apps/fleet_options.h"
 
 #include "apps/options.h"
+#include "base/units.h"
 
 namespace protean {
 
@@ -27,10 +28,26 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->check(one_of({"off", "paper"}))
       ->capture_default_str()
       ->group("Devices");
+  app.add_option("--regroup-at-once", options.holds_at_once,
+                 "Halves of layers that a group's devices drop or fetch between two steps: more "
+                 "end sooner, and make these steps longer")
+      ->type_name("N")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--device-timeout", options.device_timeout_s,
+                 "Seconds after which devices that have a step to compute and end none have "
+                 "failed: their replica goes out of service, and its requests go on in others; 0: "
+                 "never. A step must take less")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0, 86'400))
+      ->capture_default_str()
+      ->group("Devices");
 }
 
 Status check_groups(const FleetOptions& options, const GroupOptions& group) {
-  const auto& [router, scale, drop] = options;
+  const std::string& scale = options.scale;
+  const std::string& drop = options.drop;
   if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--scale {} needs several replicas whose layers divide: add "
@@ -53,6 +70,8 @@ void set_policies(const FleetOptions& options, ReplicaOptions& replica) {
   replica.router = parse_router(options.router).value();
   replica.scale = parse_scale(options.scale).value();
   replica.drop = parse_drop(options.drop).value();
+  replica.holds_at_once = options.holds_at_once;
+  replica.device_timeout_ns = options.device_timeout_s * kNsPerS;
 }
 
 }  // namespace protean

@@ -14,6 +14,8 @@ struct FleetOptions {
   std::string router = "first-token";
   std::string scale = "off";
   std::string drop = "off";
+  int holds_at_once = 1;
+  int device_timeout_s = 300;  // 0: devices are not watched
 };
 
 void add_fleet_options(CLI::App& app, FleetOptions& options);

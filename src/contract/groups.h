@@ -59,6 +59,13 @@ struct GroupStatus {
   std::optional<Form> form;   // what its devices hold, if replicas can be grouped
 };
 
+// A replica whose devices failed.
+struct ReplicaFailure {
+  ReplicaId replica;
+  TimeNs at_ns = 0;
+  std::string why;
+};
+
 // The groups of a fleet, for operators.
 struct GroupsStatus {
   std::vector<GroupStatus> groups;
@@ -70,6 +77,7 @@ struct GroupsStatus {
   std::int64_t together_total = 0;     // changes that ended in one group
   std::int64_t apart_total = 0;        // changes that ended in several replicas
   std::int64_t failures_total = 0;     // changes that turned back or were given up
+  std::vector<ReplicaFailure> failed;  // replicas that are out of service
 };
 
 }  // namespace protean

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-
 #include "base/result.h"
 #include "contract/form.h"
 #include "contract/groups.h"
@@ -30,14 +26,5 @@ Result<Form> divided_form(const Form& home, int homes, GroupBy by);
 // lacks pages on the way.
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget);
-
-// Returns the pages that a device of the form takes to prepare the step: for shards that it
-// fetches, and for KV.
-std::int64_t pages_to_hold(const ModelSpec& spec, const Form& form, const HoldShards& hold,
-                           int device, std::int64_t page_bytes);
-
-// Returns how many of the first steps each device can prepare at once, at least 1 if there is one.
-std::size_t preparable(const ModelSpec& spec, const Form& form, std::span<const MorphStep> steps,
-                       const PageBudget& budget);
 
 }  // namespace protean

@@ -181,30 +181,6 @@ void Engine::begin_request(Request request, TimeNs arrived_ns, TimeNs now_ns) {
   settle();
 }
 
-MovedRequest Engine::release(RequestId request, TimeNs now_ns) {
-  begin(now_ns);
-  MovedRequest moved{.sequence = scheduler_.release(request)};
-  const auto found = live_.find(request);
-  moved.live = std::move(found->second);
-  live_.erase(found);
-  timers_.erase({moved.live.timer_ns, request});
-  moved.live.timer_ns = -1;
-  if (steering_) {
-    add(moved.live.drawn_before, steering_->named(moved.live.drawn_at));
-  }
-  moved.live.drawn_at.clear();
-  settle();
-  return moved;
-}
-
-void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns) {
-  begin(now_ns);
-  const RequestId request = moved.sequence->asks.id;
-  scheduler_.adopt(std::move(moved.sequence), std::move(blocks), now_ns);
-  set_timer(request, live_.emplace(request, std::move(moved.live)).first->second);
-  settle();
-}
-
 void Engine::go_on(TimeNs now_ns) {
   begin(now_ns);
   held_ = false;
@@ -260,6 +236,10 @@ void Engine::drop(std::span<const BlockId> received, TimeNs now_ns) {
   scheduler_.give_up_place();
   scheduler_.drop(received);
   settle();
+}
+
+void Engine::on(DevicesFailed&) {
+  check(false, "what fails is taken out of service by the fleet");
 }
 
 void Engine::on(BlocksCopied&) {

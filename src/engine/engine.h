@@ -77,6 +77,15 @@ class Engine {
   MovedRequest release(RequestId request, TimeNs now_ns);
   void adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns);
 
+  // Gives up all requests, for adopt() of other engines, because the executor has failed or has
+  // lost its KV. Steps in flight are forgotten: no StepDone of a step up to last_step() may follow.
+  std::vector<MovedRequest> abandon(TimeNs now_ns);
+  std::uint64_t last_step() const { return scheduler_.last_step(); }
+  // Returns true while the executor runs a step or a commit of this engine.
+  bool awaits_executor() const {
+    return !started_.empty() || (steering_ && steering_->committing());
+  }
+
   // Merging and parting. An engine whose steps are held starts none and handles all else as ever.
   void hold_steps() { held_ = true; }
   void go_on(TimeNs now_ns);
@@ -149,6 +158,7 @@ class Engine {
   };
 
   static std::vector<float> embedding_of(const LiveRequest& live);
+  LiveRequest take_live(RequestId request);
 
   void on(Arrival& arrival);
   Status accept(Request request, TimeNs arrived_ns);
@@ -168,6 +178,7 @@ class Engine {
       steering_->packed(std::move(packed.packing));
     }
   }
+  void on(DevicesFailed&);
   void on(BlocksCopied&);
   void on(WantMigration&);
   void on(WantGroups&);

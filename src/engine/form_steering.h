@@ -71,6 +71,7 @@ class FormSteering {
   // Ends a wish. Without a policy, the KV cache gets all pages that are free.
   void free_form();
   bool busy() const { return run_.busy(); }
+  bool committing() const { return run_.committing(); }
   const Form& committed() const { return run_.committed(); }
 
   std::optional<TimeNs> next_deadline_ns(bool idle) const;

@@ -55,6 +55,7 @@ class MorphRun {
   void advance(bool quiet, TimeNs now_ns);
 
   bool busy() const { return !steps_.empty() || !committed_steps_.empty(); }
+  bool committing() const { return !committed_steps_.empty(); }  // the executor does it now
   bool shrinking() const { return scheduler_.shrinking(); }
   bool insists() const { return insists_; }
   const Form& reached() const { return reached_; }      // reported by the executor

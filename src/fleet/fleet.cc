@@ -22,6 +22,7 @@ Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink&
       exchange_(exchange),
       blocks_of_(group_blocks(groups, members.size())),
       stations_(members.size()),
+      watches_(members.size()),
       grouping_(std::move(groups), stations_, *this),
       seen_(members.size()) {
   check(!members.empty(), "a fleet has a replica");
@@ -32,6 +33,7 @@ Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink&
     stations_[i].executor = std::make_unique<HomeExecutor>(*members[i].executor);
     stations_[i].engine = std::make_unique<Engine>(config, *stations_[i].executor, outputs);
     seen_[i] = stations_[i].engine->observe();
+    watches_[i].timeout_ns = members[i].device_timeout_ns;
   }
 }
 
@@ -40,49 +42,57 @@ void Fleet::begin(TimeNs now_ns) {
     station.engine->handle({now_ns, Tick{}});
   }
   regroup(now_ns);
+  now_ns_ = now_ns;
 }
 
 void Fleet::handle(Event event) {
-  const TimeNs now_ns = now_ns_ = event.at_ns;
+  const TimeNs now_ns = event.at_ns;
   const ReplicaId replica = event.replica;
   const auto pass_on = [&] { at(replica).handle(std::move(event)); };
   std::visit(Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
                         [&](const Cancel& cancel) { on(cancel, now_ns); },
                         [&](const BlocksCopied& copied) { on(copied, now_ns); },
+                        [&](const DevicesFailed& failed) { on(failed, replica, now_ns); },
                         [&](const WantMigration& want) { on(want, replica, now_ns); },
                         [&](const WantGroups& want) { on(want, now_ns); },
                         [&](WantForm& want) { on(want, replica, now_ns); },
                         [&](const VariantsPacked& packed) { on(packed, now_ns); },
                         [&](const Tick&) { tick(now_ns); },
-                        [&](const StepDone&) {
-                          grouping_.step_done(replica);
-                          pass_on();
+                        [&](const StepDone& done) {
+                          if (!is_late(done, replica)) {
+                            watches_[index_of(replica)].since_ns = now_ns;
+                            grouping_.step_done(replica);
+                            pass_on();
+                          }
                         },
                         [&](const MorphReady& ready) {
-                          if (!grouping_.on(ready, now_ns)) {
+                          if (!grouping_.on(ready, now_ns) && has_deadlines(index_of(replica))) {
                             pass_on();
                           }
                         },
                         [&](const MorphDone& done) {
-                          if (!grouping_.on(done, now_ns)) {
+                          watches_[index_of(replica)].since_ns = now_ns;
+                          if (!grouping_.on(done, now_ns) && has_deadlines(index_of(replica))) {
                             pass_on();
                           }
                         }},
              event.what);
   advance_migrations(now_ns);
   spread_queue(now_ns);
+  watch(now_ns);
   regroup(now_ns);
+  now_ns_ = now_ns;
 }
 
 // Lets groups form and part, and tells operators what has changed.
 void Fleet::regroup(TimeNs now_ns) {
   grouping_.advance(now_ns);
   count_failures(now_ns);
-  if (scales()) {
+  if (scales() || !held_.empty()) {
     serve_held(now_ns);
-    if (held_.empty() && !grouping_.busy()) {
-      scale_down(now_ns);
-    }
+  }
+  if (scales() && held_.empty() && !grouping_.busy()) {
+    scale_down(now_ns);
   }
   if (grouping_.config().drop != DropPolicy::kOff && !grouping_.busy()) {
     drop_or_restore(now_ns);
@@ -106,11 +116,15 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
   candidate_replicas_.clear();
   std::size_t turn = 0;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (!stations_[i].parked) {
+    if (in_service(i)) {
       turn = i < turn_ ? turn + 1 : turn;
       candidates_.push_back({seen_[i], {}});
       candidate_replicas_.push_back(i);
     }
+  }
+  if (candidates_.empty()) {
+    refuse(arrival.request.id, now_ns);
+    return;
   }
   std::size_t chosen = 0;
   std::vector<std::size_t> to_grow;  // candidates that can hold the request with their neighbours
@@ -134,7 +148,7 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
   turn_ = (chosen + 1) % stations_.size();
   const ReplicaId replica{static_cast<std::int32_t>(chosen)};
   if (grows) {
-    keep_waiting(arrival, replica, now_ns);
+    keep_waiting(arrival, grouping_.intact() ? std::optional(replica) : std::nullopt, now_ns);
     return;
   }
   owner_.emplace(arrival.request.id, replica);
@@ -151,16 +165,31 @@ void Fleet::on(const WantGroups& want, TimeNs now_ns) {
 
 void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
   const bool changes = grouping_.changes(replica);
-  if (!changes && !stations_[static_cast<std::size_t>(replica.value)].parked) {
+  const Station& station = stations_[index_of(replica)];
+  const bool serves = !changes && !station.parked && station.failure.empty();
+  const std::int64_t least =
+      serves && grouping_.is_group(replica) ? grouping_.least_kv_blocks(replica) : 0;
+  if (serves && want.wish.kv_blocks.value_or(least) >= least) {
     at(replica).handle({now_ns, std::move(want), replica});
     return;
   }
   OutputBatch batch{.at_ns = now_ns, .replica = replica};
+  if (serves) {
+    batch.outputs.emplace_back(WishAnswered{
+        want.wish_id, make_error(ErrorCode::kExhausted,
+                                 "{} KV blocks: a group keeps at least the {} blocks of its "
+                                 "replicas: ask for more, or split it first",
+                                 *want.wish.kv_blocks, least)});
+    batch.observation = at(replica).observe();
+    sink_.emit(std::move(batch));
+    return;
+  }
   batch.outputs.emplace_back(WishAnswered{
       want.wish_id,
       make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value,
-                 changes ? "is being grouped or parted: ask again when that has ended"
-                         : "serves in a group: ask for a form of the group's first replica")});
+                 changes          ? "is being grouped or parted: ask again when that has ended"
+                 : station.parked ? "serves in a group: ask for a form of the group's first replica"
+                                  : "is out of service: start the server again")});
   batch.observation = at(replica).observe();
   sink_.emit(std::move(batch));
 }
@@ -181,7 +210,7 @@ void Fleet::on(const Cancel& cancel, TimeNs now_ns) {
     return;
   }
   for (std::size_t i = 0; i < held_.size(); ++i) {
-    if (held_[i].request.id == cancel.request) {
+    if (held_[i].asks().id == cancel.request) {
       end_held(i, FinishReason::kCancelled, now_ns);
       return;
     }
@@ -189,7 +218,11 @@ void Fleet::on(const Cancel& cancel, TimeNs now_ns) {
 }
 
 void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
-  follow(copied.id, migrations_.at(copied.id).steps.copied(now_ns));
+  const auto migration = migrations_.find(copied.id);
+  if (migration != migrations_.end()) {  // else a replica that takes part has failed meanwhile
+    watches_[index_of(migration->second.to)].since_ns = now_ns;
+    follow(copied.id, migration->second.steps.copied(now_ns));
+  }
 }
 
 void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
@@ -210,8 +243,8 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
   for (const ReplicaId replica : {from, to}) {
     if (!serves_alone(replica)) {
       return make_error(ErrorCode::kUnavailable,
-                        "replica {} is in a group or about to be: requests move between replicas "
-                        "that serve alone",
+                        "replica {} is in a group, about to be, or out of service: requests move "
+                        "between replicas that serve alone",
                         replica.value);
     }
   }
@@ -236,7 +269,7 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
 
 bool Fleet::serves_alone(ReplicaId replica) const {
   return !grouping_.changes(replica) && !grouping_.is_group(replica) &&
-         !stations_[static_cast<std::size_t>(replica.value)].parked;
+         in_service(index_of(replica));
 }
 
 // Begins the migrations that wait, as far as few move to the same replica. Returns false if the
@@ -295,10 +328,11 @@ void Fleet::follow(CopyId id, std::optional<std::vector<BlockMove>> blocks) {
 }
 
 void Fleet::tick(TimeNs now_ns) {
-  for (const Station& station : stations_) {
-    const auto deadline_ns = station.engine->next_deadline_ns();
-    if (!station.parked && deadline_ns && *deadline_ns <= now_ns) {
-      station.engine->handle({now_ns, Tick{}});
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    Engine& engine = *stations_[i].engine;
+    const auto deadline_ns = engine.next_deadline_ns();
+    if (has_deadlines(i) && deadline_ns && *deadline_ns <= now_ns) {
+      engine.handle({now_ns, Tick{}});
     }
   }
 }
@@ -312,14 +346,14 @@ void Fleet::spread_queue(TimeNs now_ns) {
   std::size_t emptiest = stations_.size();
   const auto load = [this](std::size_t i) { return std::pair(seen_[i].waiting, seen_[i].running); };
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (stations_[i].parked) {
+    if (!in_service(i)) {
       continue;
     }
     const bool first = longest == stations_.size();
     longest = first || seen_[i].waiting > seen_[longest].waiting ? i : longest;
     emptiest = first || load(i) < load(emptiest) ? i : emptiest;
   }
-  if (seen_[longest].waiting == 0 || seen_[emptiest].waiting > 0) {
+  if (longest == stations_.size() || seen_[longest].waiting == 0 || seen_[emptiest].waiting > 0) {
     return;
   }
   Engine& from = *stations_[longest].engine;
@@ -350,13 +384,17 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
       next_ns = std::min(next_ns.value_or(held.expires_ns()), held.expires_ns());
     }
   }
-  if (!held_.empty() && no_group_before_ns_ > now_ns_) {
-    next_ns = std::min(next_ns.value_or(no_group_before_ns_), no_group_before_ns_);
+  if (!held_.empty() && attempts_.not_before_ns > now_ns_) {
+    next_ns = std::min(next_ns.value_or(attempts_.not_before_ns), attempts_.not_before_ns);
   }
-  for (const Station& station : stations_) {
-    const auto deadline_ns = station.engine->next_deadline_ns();
-    if (!station.parked && deadline_ns) {
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    const auto deadline_ns = stations_[i].engine->next_deadline_ns();
+    if (has_deadlines(i) && deadline_ns) {
       next_ns = std::min(next_ns.value_or(*deadline_ns), *deadline_ns);
+    }
+    if (awaits_devices(i)) {
+      const TimeNs look_ns = now_ns_ + watches_[i].timeout_ns / kLooksPerTimeout;
+      next_ns = std::min(next_ns.value_or(look_ns), look_ns);
     }
   }
   return next_ns;
@@ -369,7 +407,10 @@ bool Fleet::idle() const {
 }
 
 void Fleet::emit(OutputBatch batch) {
-  seen_[static_cast<std::size_t>(batch.replica.value)] = batch.observation;
+  seen_[index_of(batch.replica)] = batch.observation;
+  if (batch.form != nullptr) {
+    stations_[index_of(batch.replica)].pinned = batch.form->pinned;
+  }
   for (const Output& output : batch.outputs) {
     std::visit(Overloaded{[&](const Finished& finished) { owner_.erase(finished.request); },
                           [&](const Refused& refused) { owner_.erase(refused.request); },

@@ -28,6 +28,9 @@ namespace protean {
 struct Member {
   EngineConfig engine;  // its ReplicaId is given by the fleet
   Executor* executor = nullptr;
+  // If nothing ends for so long although the executor has something to do, its devices have failed;
+  // 0: they never fail.
+  TimeNs device_timeout_ns = 0;
 };
 
 // All replicas of a model: their engines and the router before them. Takes the events of all, each
@@ -40,7 +43,12 @@ struct Member {
 // moves with its KV if an operator asks for it. Outputs of one request are in order, and every
 // Accepted is followed by exactly one Finished, whichever replicas the request was in (invariant
 // 7). Replicas can become one group and part again while requests go on (Regrouping); a group
-// serves under the id of its first replica. Has no thread, clock or queue. Single-threaded.
+// serves under the id of its first replica.
+//
+// A replica whose devices fail goes out of service. Its requests go on in other replicas, where
+// their KV is computed again from their tokens, and wait in the fleet until one can hold them. A
+// group that such a replica is in parts without a step; the others serve again once they have
+// fetched what they dropped (KunServe section 4.4). Has no thread, clock or queue. Single-threaded.
 class Fleet : private TokenSink {
  public:
   // Requires a member. The KV blocks of all members have the same size. Without an exchange, which
@@ -77,18 +85,31 @@ class Fleet : private TokenSink {
     LiveMigration steps;
   };
 
+  // For how long the executor of a replica's engine has something to do and nothing has ended.
+  struct Watch {
+    TimeNs timeout_ns = 0;  // 0: it is not watched
+    TimeNs since_ns = -1;   // -1: it has nothing to do
+  };
+  // How often the fleet looks within a timeout whether devices still work.
+  static constexpr int kLooksPerTimeout = 4;
+  // To form groups: the policies ask for none before a time that is later after each failure.
+  struct Attempts {
+    TimeNs not_before_ns = 0;
+    int failed_in_a_row = 0;
+    std::uint64_t failures_seen = 0;  // of Grouping::failures()
+  };
   struct ToMigrate {
     RequestId request;
     ReplicaId from;
     ReplicaId to;
   };
 
-  Engine& at(ReplicaId replica) const {
-    return *stations_.at(static_cast<std::size_t>(replica.value)).engine;
-  }
+  static std::size_t index_of(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
+  Engine& at(ReplicaId replica) const { return *stations_.at(index_of(replica)).engine; }
   void on(Arrival& arrival, TimeNs now_ns);
   void on(const Cancel& cancel, TimeNs now_ns);
   void on(const BlocksCopied& copied, TimeNs now_ns);
+  void on(const DevicesFailed& failed, ReplicaId replica, TimeNs now_ns);
   void on(const WantMigration& want, ReplicaId from, TimeNs now_ns);
   void on(const WantGroups& want, TimeNs now_ns);
   void on(WantForm& want, ReplicaId replica, TimeNs now_ns);
@@ -117,7 +138,15 @@ class Fleet : private TokenSink {
   void drop_or_restore(TimeNs now_ns);
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
   ScaleUnit unit_of(std::size_t index) const;
-  std::int64_t blocks_needed(const Request& request) const;
+  std::int64_t blocks_needed(std::int64_t prompt, std::int64_t max_tokens) const;
+  bool in_service(std::size_t index) const;
+  bool has_deadlines(std::size_t index) const;
+  bool is_late(const StepDone& done, ReplicaId replica) const;
+  void refuse(RequestId request, TimeNs now_ns);
+  bool awaits_devices(std::size_t index) const;
+  void watch(TimeNs now_ns);
+  void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
+  void forget_migrations(ReplicaId replica, TimeNs now_ns);
   int longest_tokens() const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
@@ -133,6 +162,7 @@ class Fleet : private TokenSink {
   // KV blocks of a group of 2^k replicas. One entry: the scale policy forms none.
   const std::vector<std::int64_t> blocks_of_;
   std::vector<Station> stations_;  // by replica
+  std::vector<Watch> watches_;     // by replica
   Grouping grouping_;
   std::vector<Observation> seen_;                   // by replica, of its latest batch
   std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
@@ -143,10 +173,7 @@ class Fleet : private TokenSink {
   std::map<CopyId, Migration> migrations_;
   std::deque<ToMigrate> to_migrate_;  // not begun yet
   std::set<ReplicaId> scaled_;        // groups that the scale policy formed, by their first replica
-  // The policies ask for no group before this time, which is later after each failure in a row.
-  TimeNs no_group_before_ns_ = 0;
-  int failures_in_a_row_ = 0;
-  std::uint64_t failures_seen_ = 0;
+  Attempts attempts_;
   TimeNs now_ns_ = 0;  // of the latest event
   std::uint64_t last_copy_ = 0;
 };

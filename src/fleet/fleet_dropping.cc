@@ -7,13 +7,13 @@ namespace protean {
 
 // Forms or parts groups by layers if the policy finds a reason.
 void Fleet::drop_or_restore(TimeNs now_ns) {
-  if (now_ns < no_group_before_ns_) {
+  if (now_ns < attempts_.not_before_ns) {
     return;
   }
   std::vector<DropUnit> units;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
-    if (stations_[i].parked) {
+    if (!in_service(i)) {
       continue;
     }
     if (!stations_[i].engine->form_at_rest()) {
@@ -35,7 +35,7 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
                         .layers = config.spec.layers};
   if (const auto drop = choose_drop(units, costs)) {
     if (!grouping_.want(*drop, "queued requests lack KV", false, now_ns).ok()) {
-      no_group_before_ns_ = now_ns + kNsPerS;
+      attempts_.not_before_ns = now_ns + kNsPerS;
     }
     count_failures(now_ns);
   } else if (const auto restore = choose_restore(units)) {

@@ -42,9 +42,8 @@ std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::si
 }
 
 // The last token is never fed back, so it needs no KV.
-std::int64_t Fleet::blocks_needed(const Request& request) const {
-  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
-  const std::int64_t tokens = std::max(prompt, prompt + request.max_tokens - 1);
+std::int64_t Fleet::blocks_needed(std::int64_t prompt, std::int64_t max_tokens) const {
+  const std::int64_t tokens = std::max(prompt, prompt + max_tokens - 1);
   return ceil_div(tokens, std::int64_t{stations_.front().engine->block_tokens()});
 }
 
@@ -97,7 +96,8 @@ bool too_long(const ReplicaView& view) {
 // Returns true if a group could hold the request.
 bool Fleet::could_grow_for(const Request& request) const {
   const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
-  return tokens <= longest_tokens() && blocks_needed(request) <= blocks_of_.back();
+  return tokens <= longest_tokens() &&
+         blocks_needed(std::ssize(request.prompt), request.max_tokens) <= blocks_of_.back();
 }
 
 // Accepts a request that no replica can hold now and a group could. Returns false if none could.
@@ -127,19 +127,27 @@ void Fleet::keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs n
   OutputBatch batch{.at_ns = now_ns};
   batch.outputs.emplace_back(Accepted{arrival.request.id});
   batch.observation = this->at(ReplicaId{0}).observe();
-  held_.push_back({std::move(arrival.request), now_ns, at});
+  held_.push_back({.request = std::move(arrival.request), .arrived_ns = now_ns, .at = at});
   sink_.emit(std::move(batch));
 }
 
 void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
   const HeldRequest held = std::move(held_[index]);
   held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
-  Finished finished{.request = held.request.id, .reason = reason};
-  finished.usage.prompt_tokens = static_cast<int>(held.request.prompt.size());
-  finished.times = {.arrived_ns = held.arrived_ns, .finished_ns = now_ns};
+  Finished finished{.request = held.asks().id, .reason = reason};
+  finished.usage.prompt_tokens = static_cast<int>(held.prompt_tokens());
+  finished.times = {.arrived_ns = held.arrived_ns};
+  if (held.moved) {
+    finished.usage = held.moved->sequence->usage;
+    finished.usage.output_at = held.moved->live.drawn_before;
+    finished.times = held.moved->live.times;
+  }
+  finished.times.finished_ns = now_ns;
   if (reason == FinishReason::kFailed) {
     finished.failure = fmt::format(
-        "the request needs a group of replicas, and none could be formed{}: send it again later",
+        "{}{}: send it again later",
+        held.moved ? "the request's replica has failed, and no other can go on with it"
+                   : "the request needs a group of replicas, and none could be formed",
         held.failed_attempts == 0 ? ""
                                   : fmt::format(" in {} attempts (the latest: {})",
                                                 held.failed_attempts, grouping_.failures().latest));
@@ -156,14 +164,16 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   bool too_late = false;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
-    if (stations_[i].parked || grouping_.changes(replica)) {
+    if (!in_service(i) || grouping_.changes(replica)) {
       continue;
     }
     const std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
     if (held.at && std::find(replicas.begin(), replicas.end(), *held.at) == replicas.end()) {
       continue;
     }
-    if (const auto refusal = at(replica).prospect(held.request, now_ns).refusal) {
+    const Prospect expected = held.moved ? at(replica).prospect(*held.moved->sequence)
+                                         : at(replica).prospect(held.request, now_ns);
+    if (const auto& refusal = expected.refusal) {
       too_late = too_late || refusal->code == ErrorCode::kExhausted;
       continue;
     }
@@ -176,20 +186,25 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   if (!best) {
     return too_late ? HandOver::kTooLate : HandOver::kTooLong;
   }
-  owner_.emplace(held.request.id, best->replica);
-  at(best->replica).begin_request(std::move(held.request), held.arrived_ns, now_ns);
-  failures_in_a_row_ = 0;
+  owner_.emplace(held.asks().id, best->replica);
+  if (held.moved) {
+    at(best->replica).adopt(*std::move(held.moved), {}, now_ns);
+  } else {
+    at(best->replica).begin_request(std::move(held.request), held.arrived_ns, now_ns);
+  }
+  attempts_.failed_in_a_row = 0;
   return HandOver::kDone;
 }
 
 // After a failure no policy asks for a group for a while, which is longer after each in a row.
 void Fleet::count_failures(TimeNs now_ns) {
   constexpr int kMostDoublings = 5;
-  if (grouping_.failures().count == failures_seen_) {
+  if (grouping_.failures().count == attempts_.failures_seen) {
     return;
   }
-  failures_seen_ = grouping_.failures().count;
-  no_group_before_ns_ = now_ns + (kNsPerS << std::min(failures_in_a_row_++, kMostDoublings));
+  attempts_.failures_seen = grouping_.failures().count;
+  attempts_.not_before_ns =
+      now_ns + (kNsPerS << std::min(attempts_.failed_in_a_row++, kMostDoublings));
   for (HeldRequest& held : held_) {
     ++held.failed_attempts;
   }
@@ -200,7 +215,7 @@ void Fleet::serve_held(TimeNs now_ns) {
   bool look_again = true;
   while (look_again) {
     const auto too_long = hand_over_held(now_ns);
-    look_again = too_long && now_ns >= no_group_before_ns_ && form_group(*too_long, now_ns);
+    look_again = too_long && now_ns >= attempts_.not_before_ns && form_group(*too_long, now_ns);
   }
 }
 
@@ -227,9 +242,10 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
 // Asks for a group that can hold a held request, or takes back an order to part one. If there can
 // be none, ends the request. Returns true if held requests should be looked at again now.
 bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
-  const std::int64_t blocks = blocks_needed(held_[index].request);
+  const HeldRequest& held = held_[index];
+  const std::int64_t blocks = blocks_needed(held.prompt_tokens(), held.asks().max_tokens);
   const std::string reason =
-      fmt::format("request {} needs {} KV blocks", held_[index].request.id.value, blocks);
+      fmt::format("request {} needs {} KV blocks", held.asks().id.value, blocks);
   if (const auto parting = grouping_.parting()) {
     return scale(*parting, reason, now_ns) && !grouping_.busy();
   }
@@ -237,8 +253,8 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
     return false;
   }
   bool at_rest = true;
-  for (const Station& station : stations_) {
-    at_rest = at_rest && (station.parked || station.engine->form_at_rest());
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    at_rest = at_rest && (!in_service(i) || stations_[i].engine->form_at_rest());
   }
   const auto two = two_for(held_[index]);
   if (two && scale(*two, reason, now_ns)) {
@@ -254,12 +270,14 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
 std::optional<std::vector<ReplicaId>> Fleet::two_for(const HeldRequest& held) const {
   std::vector<ScaleUnit> units;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (!stations_[i].parked) {
+    if (in_service(i)) {
       units.push_back(unit_of(i));
     }
   }
-  return held.at ? choose_neighbours(units, *held.at)
-                 : choose_scale_up(units, blocks_needed(held.request), blocks_of_);
+  return held.at
+             ? choose_neighbours(units, *held.at)
+             : choose_scale_up(units, blocks_needed(held.prompt_tokens(), held.asks().max_tokens),
+                               blocks_of_);
 }
 
 // Asks for one group of several. Returns false if it cannot be had.
@@ -284,7 +302,7 @@ void Fleet::scale_down(TimeNs now_ns) {
   std::erase_if(scaled_, [this](ReplicaId replica) { return !grouping_.is_group(replica); });
   for (const ReplicaId replica : scaled_) {
     const auto i = static_cast<std::size_t>(replica.value);
-    if (!stations_[i].parked && may_scale_down(unit_of(i))) {
+    if (in_service(i) && may_scale_down(unit_of(i))) {
       (void)grouping_.want({.groups = grouping_.homes_of(replica)},
                            "long requests have ended and half of the KV cache is free", false,
                            now_ns);

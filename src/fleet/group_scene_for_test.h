@@ -53,6 +53,7 @@ class GroupSink : public TokenSink {
                               seen[what.request].finished = what;
                             },
                             [&](const GroupsAnswered& what) { answer = what.changes; },
+                            [&](const WishAnswered& what) { form_answer = what.morph; },
                             [](const auto&) {}},
                  output);
     }
@@ -61,6 +62,7 @@ class GroupSink : public TokenSink {
   std::map<ReplicaId, Observation> observed;
   std::map<ReplicaId, FormStatus> forms;
   std::optional<Result<std::vector<Regroup>>> answer;
+  std::optional<Result<Morph>> form_answer;
   std::shared_ptr<const GroupsStatus> groups;
 
  private:
@@ -90,6 +92,7 @@ struct GroupScene {
     ScalePolicy scale = ScalePolicy::kOff;
     DropPolicy drop = DropPolicy::kOff;
     StepCost step_cost = {};
+    TimeNs device_timeout_ns = 0;
   };
   explicit GroupScene(int replicas) : GroupScene(Options{.replicas = replicas}) {}
   explicit GroupScene(const Options& options)
@@ -98,8 +101,9 @@ struct GroupScene {
         devices(options.replicas, options.blocks, form, budget) {
     std::vector<Member> members;
     for (int replica = 0; replica < options.replicas; ++replica) {
-      members.push_back(
-          {engine_of(options, form), &devices.executor(static_cast<std::size_t>(replica))});
+      members.push_back({engine_of(options, form),
+                         &devices.executor(static_cast<std::size_t>(replica)),
+                         options.device_timeout_ns});
     }
     const auto wide = [options, this](const Form& group) { return engine_of(options, group); };
     fleet = std::make_unique<Fleet>(RouterPolicy::kLeastLoaded, members, sink, nullptr,
@@ -152,7 +156,7 @@ struct GroupScene {
   // Does a replica's next work. Returns false if it has none.
   bool work(int replica) {
     const ReplicaId id{replica};
-    if (devices.queue(id).empty()) {
+    if (devices.queue(id).empty() || devices.stuck(id)) {
       return false;
     }
     for (auto& [from, what] : devices.work(id)) {

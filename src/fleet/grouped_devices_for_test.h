@@ -19,125 +19,12 @@
 #include "control/plan_regroup.h"
 #include "cost/pages.h"
 #include "fleet/fleet.h"
+#include "fleet/token_kv_for_test.h"
 
 // Devices for tests of groups. They work only when the test lets them, count their pages, and hold
 // for each layer and block the tokens whose KV it has.
 
 namespace protean {
-
-constexpr int kGroupBlockTokens = 4;
-constexpr int kGroupLayers = 3;
-
-// The token that follows a sequence, for any prefix.
-inline TokenId token_following(std::span<const TokenId> sequence) {
-  std::uint64_t hash = 7;
-  for (const TokenId token : sequence) {
-    hash = (hash ^ static_cast<std::uint64_t>(token)) * 0x9E3779B97F4A7C15ULL;
-    hash ^= hash >> 31;
-  }
-  return static_cast<TokenId>(hash % 1000);
-}
-
-inline ModelSpec group_spec() {
-  ModelSpec spec;
-  spec.architecture = "llama";
-  spec.layers = kGroupLayers;
-  spec.hidden = 64;
-  spec.ffn = 128;
-  spec.vocab = 128;
-  spec.attention = {.heads = 4, .kv_heads = 4, .head_dim = 16};
-  return spec;
-}
-
-inline Form group_form(std::int64_t blocks, int shards = 4) {
-  Form form = single_device_form(
-      group_spec(), Precision::kF32, DeviceId{0},
-      {.precision = KvPrecision::kF32, .block_tokens = kGroupBlockTokens, .blocks = blocks});
-  form.shards = shards;
-  form.group = {whole_model(kGroupLayers, shards, DeviceId{0})};
-  return form;
-}
-
-inline EngineConfig group_engine(const Form& form, const PageBudget& budget, bool morphs) {
-  const int devices = static_cast<int>(form.group.size());
-  EngineConfig config{.scheduler = {.kv_blocks = form.kv.blocks,
-                                    .block_tokens = kGroupBlockTokens,
-                                    .max_num_seqs = 6 * devices,
-                                    .max_num_batched_tokens = 32,
-                                    .max_model_len = 2000}};
-  if (morphs) {
-    MorphConfig morph{.mode = MorphMode::kOff, .start = form};
-    morph.bounds = {.spec = group_spec(), .budget = budget, .full = form};
-    morph.bounds.ladder = {Precision::kF32};
-    config.scheduler.largest_kv_blocks =
-        std::max(form.kv.blocks, kv_blocks_beside(morph.bounds, form));
-    config.morph = morph;
-  }
-  return config;
-}
-
-// Tokens by layer, block and place in the block.
-class TokenKv {
- public:
-  explicit TokenKv(std::int64_t blocks = 0) { resize(blocks); }
-  void resize(std::int64_t blocks) {
-    for (auto& layer : layers_) {
-      layer.resize(static_cast<std::size_t>(blocks), std::vector<TokenId>(kGroupBlockTokens, -1));
-    }
-  }
-  std::int64_t blocks() const { return std::ssize(layers_[0]); }
-  std::vector<TokenId>& at(int layer, std::int64_t block) {
-    return layers_[static_cast<std::size_t>(layer)].at(static_cast<std::size_t>(block));
-  }
-  void move(const BlockMove& move) {
-    for (int layer = 0; layer < kGroupLayers; ++layer) {
-      at(layer, move.to) = at(layer, move.from);
-    }
-  }
-  // Loses a layer's blocks that are not named.
-  void keep_only(int layer, const std::vector<BlockId>& live) {
-    const std::set<BlockId> kept(live.begin(), live.end());
-    for (BlockId block = 0; block < blocks(); ++block) {
-      if (!kept.contains(block)) {
-        at(layer, block).assign(kGroupBlockTokens, -1);
-      }
-    }
-  }
-  // Computes a plan, whose draws depend on all KV of their sequences in every layer.
-  StepResult compute(const StepPlan& plan) {
-    StepResult result{.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size())};
-    for (const SequenceSlice& slice : plan.slices) {
-      std::vector<TokenId> first;
-      for (int layer = 0; layer < kGroupLayers; ++layer) {
-        const auto cell = [&](int position) -> TokenId& {
-          const auto index =
-              static_cast<std::size_t>(slice.block_begin + position / kGroupBlockTokens);
-          return at(layer,
-                    plan.blocks[index])[static_cast<std::size_t>(position % kGroupBlockTokens)];
-        };
-        for (int i = 0; i < slice.token_count; ++i) {
-          cell(slice.first_position + i) =
-              plan.tokens[static_cast<std::size_t>(slice.token_begin + i)];
-        }
-        std::vector<TokenId> read;
-        for (int position = 0; position < slice.first_position + slice.token_count; ++position) {
-          read.push_back(cell(position));
-        }
-        if (layer == 0) {
-          first = read;
-        }
-        EXPECT_EQ(read, first) << "request " << slice.request.value << " layer " << layer;
-      }
-      if (slice.sample >= 0) {
-        result.sampled[static_cast<std::size_t>(slice.sample)] = token_following(first);
-      }
-    }
-    return result;
-  }
-
- private:
-  std::array<std::vector<std::vector<TokenId>>, kGroupLayers> layers_;
-};
 
 // The devices of all replicas. A replica's queue holds what it or its group does next.
 class GroupedDevices : public DeviceGroups {
@@ -147,6 +34,7 @@ class GroupedDevices : public DeviceGroups {
   };
   struct Joint {
     std::vector<StepPlan> plans;
+    std::vector<ReplicaId> homes;
   };
   struct Keep {
     std::vector<std::vector<BlockId>> live;
@@ -156,7 +44,11 @@ class GroupedDevices : public DeviceGroups {
     Turn turn = Turn::kJoin;
     std::vector<ReplicaId> replicas;
   };
-  using Work = std::variant<StepPlan, Joint, Commit, Keep, std::vector<BlockMove>, Change>;
+  // A step that was given up, of which some devices may still tell nonsense.
+  struct Lost {
+    std::vector<std::pair<ReplicaId, StepId>> plans;
+  };
+  using Work = std::variant<StepPlan, Joint, Commit, Keep, std::vector<BlockMove>, Change, Lost>;
 
   class ReplicaExecutor : public Executor {
    public:
@@ -169,9 +61,15 @@ class GroupedDevices : public DeviceGroups {
     void commit(MorphId id) override { push(Commit{id}); }
     void abort(MorphId id) override { devices_.prepared_.erase(id); }
     void move_blocks(std::vector<BlockMove> moves) override { push(std::move(moves)); }
+    bool holds_up() const override { return devices_.hung_.contains(replica_); }
+    void give_up() override { devices_.give_up(replica_); }
 
    private:
-    void push(Work work) { devices_.queue(replica_).push_back(std::move(work)); }
+    void push(Work work) {
+      if (!devices_.dead(replica_)) {
+        devices_.queue(replica_).push_back(std::move(work));
+      }
+    }
     GroupedDevices& devices_;
     const ReplicaId replica_;
   };
@@ -193,7 +91,7 @@ class GroupedDevices : public DeviceGroups {
   void start(ReplicaId group, std::vector<StepPlan> plans) override {
     ASSERT_TRUE(std::any_of(plans.begin(), plans.end(),
                             [](const StepPlan& plan) { return !plan.tokens.empty(); }));
-    queue(group).push_back(Joint{std::move(plans)});
+    queue(group).push_back(Joint{std::move(plans), joined_homes(group)});
   }
   void keep(ReplicaId group, std::vector<std::vector<BlockId>> live) override {
     queue(group).push_back(Keep{std::move(live)});
@@ -202,6 +100,15 @@ class GroupedDevices : public DeviceGroups {
   Executor& executor(std::size_t replica) { return *executors_[replica]; }
   std::deque<Work>& queue(ReplicaId replica) {
     return queues_[static_cast<std::size_t>(replica.value)];
+  }
+
+  // From now on a replica's devices do nothing, and those that compute with them wait.
+  void hang(ReplicaId replica) { hung_.insert(replica); }
+  bool stuck(ReplicaId first) {
+    const std::set<ReplicaId> devices = computing_with(first);
+    return std::any_of(devices.begin(), devices.end(), [this](ReplicaId replica) {
+      return hung_.contains(replica) && !given_up_.contains(replica);
+    });
   }
 
   // Does the next work of a replica or group, and returns the events that tell of it.
@@ -254,6 +161,87 @@ class GroupedDevices : public DeviceGroups {
     bool unified = false;
     std::vector<std::vector<BlockId>> live;
   };
+
+  // Returns the homes of the group that there is once the queued changes are done.
+  std::vector<ReplicaId> joined_homes(ReplicaId first) {
+    for (auto work = queue(first).rbegin(); work != queue(first).rend(); ++work) {
+      const auto* change = std::get_if<Change>(&*work);
+      if (change != nullptr && change->turn == Turn::kJoin) {
+        return change->replicas;
+      }
+    }
+    return group(first).homes;
+  }
+  // Returns the replicas whose devices compute together with this one's once the queued changes are
+  // done.
+  std::set<ReplicaId> computing_with(ReplicaId replica) {
+    std::set<ReplicaId> devices = {replica};
+    const auto add = [&](const std::vector<ReplicaId>& homes) {
+      if (std::any_of(homes.begin(), homes.end(),
+                      [&](ReplicaId home) { return devices.contains(home); })) {
+        devices.insert(homes.begin(), homes.end());
+      }
+    };
+    for (std::size_t before = 0; before != devices.size();) {
+      before = devices.size();
+      for (std::size_t i = 0; i < queues_.size(); ++i) {
+        const ReplicaId first{static_cast<std::int32_t>(i)};
+        std::vector<std::vector<ReplicaId>> groups;
+        if (joined_.contains(first)) {
+          for (const Group& group : joined_.at(first)) {
+            groups.push_back(group.homes);
+          }
+        }
+        for (const Work& work : queues_[i]) {
+          if (const auto* change = std::get_if<Change>(&work)) {
+            if (change->turn == Turn::kJoin) {
+              groups.push_back(change->replicas);
+            } else if (change->turn == Turn::kPart) {
+              groups.pop_back();
+            }
+          }
+        }
+        std::for_each(groups.begin(), groups.end(), add);
+      }
+    }
+    return devices;
+  }
+  // A replica that was given up does nothing more, unless it stands for a group.
+  bool dead(ReplicaId replica) {
+    return given_up_.contains(replica) && computing_with(replica).size() == 1;
+  }
+  // Steps of all that compute with the replica are lost, and so is their KV.
+  void give_up(ReplicaId replica) {
+    given_up_.insert(replica);
+    for (const ReplicaId one : computing_with(replica)) {
+      for (Work& work : queue(one)) {
+        Lost lost;
+        if (const auto* plan = std::get_if<StepPlan>(&work)) {
+          lost.plans.emplace_back(one, plan->id);
+        } else if (const auto* joint = std::get_if<Joint>(&work)) {
+          for (std::size_t home = 0; home < joint->plans.size(); ++home) {
+            if (!joint->plans[home].tokens.empty()) {
+              lost.plans.emplace_back(joint->homes[home], joint->plans[home].id);
+            }
+          }
+        } else {
+          continue;
+        }
+        work = std::move(lost);
+      }
+      if (homes_.contains(one)) {
+        TokenKv& kv = homes_.at(one).kv;
+        for (int layer = 0; layer < kGroupLayers; ++layer) {
+          kv.keep_only(layer, {});
+        }
+      }
+    }
+    if (dead(replica)) {
+      queue(replica).clear();
+      std::erase_if(preparing, [&](const auto& one) { return one.first == replica; });
+      std::erase_if(prepared_, [&](const auto& one) { return one.second.replica == replica; });
+    }
+  }
 
   void push_change(ReplicaId first, Turn turn, std::vector<ReplicaId> replicas = {}) {
     for (const auto& [id, prepared] : prepared_) {
@@ -318,6 +306,9 @@ class GroupedDevices : public DeviceGroups {
   }
 
   void prepare(ReplicaId replica, MorphId id, const MorphStep& step) {
+    if (dead(replica)) {
+      return;
+    }
     EXPECT_TRUE(prepared_.emplace(id, Prepared{replica, step}).second) << "ids are unique";
     preparing.emplace_back(replica, id);
     expect_fits(replica);
@@ -334,6 +325,11 @@ class GroupedDevices : public DeviceGroups {
         const ReplicaId replica = group(first).homes[home];
         events_.emplace_back(replica, StepDone{homes_.at(replica).kv.compute(joint.plans[home])});
       }
+    }
+  }
+  void run(ReplicaId, Lost& lost) {
+    for (const auto& [replica, id] : lost.plans) {
+      events_.emplace_back(replica, StepDone{StepResult{.id = id, .sampled = {-1, -1, -1, -1}}});
     }
   }
   void run(ReplicaId first, Keep& keep) { group(first).live = std::move(keep.live); }
@@ -456,6 +452,8 @@ class GroupedDevices : public DeviceGroups {
   std::map<ReplicaId, Home> homes_;
   std::map<ReplicaId, std::vector<Group>> joined_;
   std::map<MorphId, Prepared> prepared_;
+  std::set<ReplicaId> hung_;
+  std::set<ReplicaId> given_up_;
   std::vector<std::pair<ReplicaId, decltype(Event::what)>> events_;
 };
 

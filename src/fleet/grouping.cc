@@ -207,6 +207,10 @@ Status Grouping::check_wish(const GroupWish& wish) const {
       if (replica.value < 0 || index(replica) >= stations_.size()) {
         return refused("there is no replica {}: name 0 to {}", replica.value, stations_.size() - 1);
       }
+      const std::string& failure = stations_[index(replica)].failure;
+      if (group.size() > 1 && !failure.empty()) {
+        return refused("replica {} is out of service: it {}", replica.value, failure);
+      }
       if (!named.insert(replica).second) {
         return refused("replica {} is named twice", replica.value);
       }
@@ -376,12 +380,15 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
   }
   running_->insist(insists_);
   running_->begin(reason_, generation_, now_ns);
+  if (!change.together && broken(change.homes.front())) {
+    running_->break_up(reason_);
+  }
 }
 
 // Records the change that has ended. After a failure, no other is tried.
 void Grouping::finish() {
   RegroupRecord record = running_->record();
-  if (record.begun_ns >= 0) {
+  if (record.begun_ns >= 0 && record.failure.empty()) {
     ++(record.together ? status_.together_total : status_.apart_total);
   }
   const bool as_wanted = wanted_together() == record.together;
@@ -414,12 +421,14 @@ std::optional<TimeNs> Grouping::next_deadline_ns() const {
 }
 
 std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
-  if (config_.devices == nullptr || (!running_ && at_rest_ && told_at_rest_)) {
+  const bool tells = config_.devices != nullptr || !status_.failed.empty();
+  if (!tells || (!running_ && at_rest_ && told_at_rest_)) {
     return nullptr;
   }
   told_at_rest_ = !running_ && at_rest_;
-  std::string tell = fmt::format("{}", status_.history.size() + status_.failures_total +
-                                           status_.together_total + status_.apart_total);
+  std::string tell = fmt::format("{} {}", status_.failed.size(),
+                                 status_.history.size() + status_.failures_total +
+                                     status_.together_total + status_.apart_total);
   if (running_) {
     const RegroupRecord& record = running_->record();
     tell += fmt::format(" {} {} {} {} {}", names_of(record.replicas), record.together, record.steps,
@@ -436,8 +445,10 @@ std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
     GroupStatus& group = status->groups.emplace_back();
     group.replicas = replicas;
     group.by = nested.empty() ? std::nullopt : std::optional(nested.back().by);
-    group.form =
-        stations_[index(replicas.front())].engine->form().value_or(form_of(now, replicas.front()));
+    if (config_.devices != nullptr) {
+      group.form = stations_[index(replicas.front())].engine->form().value_or(
+          form_of(now, replicas.front()));
+    }
   }
   if (running_) {
     status->running = running_->record();

@@ -40,10 +40,31 @@ class Grouping {
   void advance(TimeNs now_ns);
   std::optional<TimeNs> next_deadline_ns() const;
 
+  // A replica's devices have failed. Its group, if it is in one, parts without a step. Must be
+  // called once the engines of engines_of() have given up their requests, and followed by
+  // advance().
+  void fail(ReplicaId replica, const std::string& why, TimeNs now_ns);
+  // Returns the replicas whose engines depend on this replica's devices.
+  std::vector<ReplicaId> engines_of(ReplicaId replica) const;
+  // Returns the replicas whose devices this replica's engine depends on.
+  std::vector<ReplicaId> devices_of(ReplicaId engine) const;
+  // Returns true if one of these devices has failed.
+  bool broken(ReplicaId engine) const;
+  // Returns true if no replica is out of service.
+  bool intact() const { return status_.failed.empty(); }
+  // Returns true while devices of the group under this id change what they hold.
+  bool committing(ReplicaId replica) const {
+    return running_ && running_->committing() && running_->group().homes.front() == replica;
+  }
+
   // Returns true if the replica's engine changes now: no KV may migrate to it or from it.
   bool changes(ReplicaId replica) const { return running_ && running_->concerns(replica); }
   // Returns true if replicas serve as one, under this replica's id.
   bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
+  // Returns the KV blocks that the group under this id keeps at least, which are its homes'.
+  std::int64_t least_kv_blocks(ReplicaId group) const {
+    return groups_[index(group)].back().wide.kv.blocks;
+  }
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }

@@ -90,6 +90,16 @@ void LiveMigration::call_off(TimeNs now_ns) {
   to_.drop(std::exchange(received_, {}), now_ns);
 }
 
+void LiveMigration::forget(bool source_failed, TimeNs now_ns) {
+  stage_ = Stage::kCalledOff;
+  if (source_failed) {
+    to_.drop(std::exchange(received_, {}), now_ns);
+  } else {
+    return_loan(now_ns);
+    from_.resume(request_, now_ns);
+  }
+}
+
 void LiveMigration::hand_over(TimeNs now_ns) {
   stage_ = Stage::kAdopted;
   to_.adopt(from_.release(request_, now_ns), std::exchange(received_, {}), now_ns);

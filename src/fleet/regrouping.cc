@@ -5,11 +5,11 @@
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "cost/hold_pages.h"
 
 namespace protean {
 namespace {
 
-constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
 constexpr int kMostDoublings = 6;
 
 // Returns the form with the devices numbered, so that forms of different replicas compare.
@@ -89,6 +89,21 @@ void Regrouping::turn(bool together, const std::string& why) {
   wait_.until_ns = 0;
   if (stage_ == Stage::kMoving) {
     plan();
+  }
+}
+
+void Regrouping::break_up(const std::string& why) {
+  turn(false, why);
+  news_.failure.reset();  // no attempt to form a group has failed
+  record_.failure = why;
+  parts_ = Parts::kBroken;
+  if (joint_) {
+    join_executors();  // steps in flight are forgotten
+  }
+  if (joined()) {
+    for (std::size_t home = 0; home < (joint_ ? count() : 1); ++home) {
+      engine(home).hold_steps();
+    }
   }
 }
 
@@ -195,21 +210,36 @@ std::optional<Error> Regrouping::agree() {
 }
 
 void Regrouping::join() {
+  if (!together_) {
+    end();
+    return;
+  }
   if (!all_quiet()) {
     return;
   }
   config_.devices->join(group_.homes);
   begin_joint_steps();
+  let_homes_go_on();
+}
+
+void Regrouping::join_executors() {
+  const int at_once = group_.by == GroupBy::kLayers ? static_cast<int>(count()) : 1;
+  joint_ = std::make_unique<JointSteps>(*config_.devices, first(), count(), at_once);
   for (std::size_t home = 0; home < count(); ++home) {
+    at(group_.homes[home]).executor->join(*joint_, home);
+  }
+}
+
+// Lets the homes start joint steps, unless their devices lack what failed ones held.
+void Regrouping::let_homes_go_on() {
+  for (std::size_t home = 0; home < count() && !broken(); ++home) {
     engine(home).go_on(now_ns_);
   }
 }
 
 void Regrouping::begin_joint_steps() {
-  const int at_once = group_.by == GroupBy::kLayers ? static_cast<int>(count()) : 1;
-  joint_ = std::make_unique<JointSteps>(*config_.devices, first(), count(), at_once);
+  join_executors();
   for (std::size_t home = 0; home < count(); ++home) {
-    at(group_.homes[home]).executor->join(*joint_, home);
     // The prompts of a joint step share the activation memory that one replica's have.
     const SchedulerConfig& limits = engine(home).limits();
     engine(home).limit_steps(limits.max_num_batched_tokens / static_cast<int>(count()) +
@@ -322,125 +352,7 @@ void Regrouping::step_done(ReplicaId replica) {
 void Regrouping::go_back_to_moving() {
   stage_ = Stage::kMoving;
   plan();
-  for (std::size_t home = 0; home < count(); ++home) {
-    engine(home).go_on(now_ns_);
-  }
-}
-
-// Makes one engine of all.
-void Regrouping::unify() {
-  if (!together_) {
-    go_back_to_moving();
-    return;
-  }
-  if (!all_quiet()) {
-    return;
-  }
-  std::vector<EngineState> states;
-  for (std::size_t home = 0; home < count(); ++home) {
-    states.push_back(engine(home).release_all(now_ns_));
-    Station& station = at(group_.homes[home]);
-    station.executor->part();
-    station.parked = home > 0;
-  }
-  joint_.reset();
-  EngineState all = join_homes(std::move(states));
-  for (const auto& [request, live] : all.live) {
-    news_.moved.emplace_back(request, first());
-  }
-  config_.devices->unify(first());
-  EngineConfig config = config_.wide_engine(group_.wide);
-  check(config.scheduler.kv_blocks == group_.wide.kv.blocks, "a group begins with its homes' KV");
-  config.replica = first();
-  if (config.morph) {
-    config.morph->ids_after = ++*generation_ << 20;
-  }
-  Station& station = at(first());
-  group_.first =
-      std::exchange(station.engine, std::make_unique<Engine>(config, *station.executor, sink_));
-  wide().absorb(std::move(all), now_ns_);
-  end();
-}
-
-bool Regrouping::at_home_form() {
-  const std::optional<Form> form = wide().form();
-  return !form || (wide().form_at_rest() && equally_precise(*form, group_.wide) &&
-                   form->kv.blocks == group_.wide.kv.blocks);
-}
-
-// Takes the group's form back to the one with which it began.
-void Regrouping::shrink() {
-  if (together_) {
-    end();
-    return;
-  }
-  const bool changing = asked_ && !wide().form_at_rest();
-  if (now_ns_ < wait_.until_ns || changing) {
-    return;
-  }
-  // From now on the group takes no request that a home could not hold, else parting might never
-  // begin.
-  wide().hold_form(true);
-  wide().promise_kv(group_.home.kv.blocks, group_.wide.kv.blocks);
-  if (at_home_form()) {
-    wide().hold_steps();
-    stage_ = Stage::kDividing;
-    return;
-  }
-  const bool again = std::exchange(asked_, true);
-  const Result<Morph> morph = wide().want({.layers = group_.wide.layer_precision,
-                                           .embeddings = group_.wide.embeddings,
-                                           .kv_blocks = group_.wide.kv.blocks},
-                                          now_ns_);
-  wait_.reason = morph.ok() ? "the group's form goes back to the replicas'" : morph.error().message;
-  if (again || !morph.ok()) {
-    try_later(wait_.reason, kRetryNs);
-  }
-}
-
-// Gives each request a home and makes one engine for each.
-void Regrouping::divide() {
-  if (together_) {
-    stage_ = Stage::kShrinking;
-    return;
-  }
-  if (!wide().quiet()) {
-    return;
-  }
-  const SchedulerConfig& limits = group_.first->limits();
-  EngineState all = wide().release_all(now_ns_);
-  Result<EngineStates> split = split_homes(all,
-                                           {.count = static_cast<int>(count()),
-                                            .blocks = group_.home.kv.blocks,
-                                            .block_tokens = limits.block_tokens,
-                                            .max_num_seqs = limits.max_num_seqs},
-                                           insists_);
-  if (!split.ok()) {
-    wide().absorb(std::move(all), now_ns_);
-    wide().go_on(now_ns_);
-    try_later(split.error().message, kRetryNs);
-    stage_ = Stage::kShrinking;
-    return;
-  }
-  wait_.reason.clear();
-  wait_.attempts = 0;
-  record_.preempted += split->preempted;
-  for (std::vector<BlockMove>& wave : split->moves) {
-    record_.blocks_moved += std::ssize(wave);
-    at(first()).executor->own().move_blocks(std::move(wave));
-  }
-  config_.devices->divide(first());
-  at(first()).engine = std::move(group_.first);
-  form_ = group_.wide;
-  begin_joint_steps();
-  for (std::size_t home = 0; home < count(); ++home) {
-    at(group_.homes[home]).parked = false;
-    for (const auto& [request, live] : split->homes[home].live) {
-      news_.moved.emplace_back(request, group_.homes[home]);
-    }
-    engine(home).absorb(std::move(split->homes[home]), now_ns_);
-    engine(home).go_on(now_ns_);
-  }
+  let_homes_go_on();
 }
 
 void Regrouping::part() {
@@ -459,8 +371,9 @@ void Regrouping::part() {
   end();
 }
 
-// Lets the engines rule themselves again: one of the group, or those of all homes.
-void Regrouping::end() {
+// Lets the engines rule themselves again: one of the group, or those of all homes. The group's form
+// is free then, unless it stays what an operator chose.
+void Regrouping::end(bool keeps_form) {
   stage_ = Stage::kEnded;
   record_.done_ns = now_ns_;
   const std::size_t engines = together_ ? 1 : count();
@@ -472,7 +385,7 @@ void Regrouping::end() {
     engine(home).hold_form(false);
     engine(home).go_on(now_ns_);
   }
-  if (together_) {
+  if (together_ && !keeps_form) {
     wide().free_form(now_ns_);
   }
 }

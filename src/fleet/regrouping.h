@@ -81,7 +81,17 @@ class Regrouping {
   void begin(std::string reason, std::uint64_t& generation, TimeNs now_ns);
   // Changes the direction. With `insists`, requests that find no room in a home are preempted.
   void turn(bool together, const std::string& why);
-  void insist(bool insists) { insists_ = insists; }
+  void insist(bool insists) {
+    parts_ = broken() ? parts_ : insists ? Parts::kAtOnce : Parts::kWithRoom;
+  }
+  // Devices of a home have failed: all KV is lost. Takes the group apart without a step, fetching
+  // what devices dropped, and lets no home serve until it has parted. The engines must have given
+  // up their requests.
+  void break_up(const std::string& why);
+  // Returns true while the homes' devices depend on each other.
+  bool joined() const { return joint_ != nullptr || wide_serves(); }
+  // Returns true while devices change what they hold between two steps.
+  bool committing() const { return !committed_.empty(); }
 
   void on(const MorphReady& ready, TimeNs now_ns);
   void on(const MorphDone& done, TimeNs now_ns);
@@ -140,12 +150,15 @@ class Regrouping {
   Engine& wide() { return engine(0); }
   ReplicaId first() const { return group_.homes.front(); }
   std::size_t count() const { return group_.homes.size(); }
+  bool broken() const { return parts_ == Parts::kBroken; }
+  bool wide_serves() const { return stage_ == Stage::kShrinking || stage_ == Stage::kDividing; }
   const Form& target() const { return together_ ? group_.wide : joined_; }
 
   void settle();
   std::optional<Error> agree();
   void join();
   void begin_joint_steps();
+  void join_executors();
   void move();
   void plan();
   void prepare();
@@ -156,7 +169,8 @@ class Regrouping {
   void divide();
   void part();
   void go_back_to_moving();
-  void end();
+  void let_homes_go_on();
+  void end(bool keeps_form = false);
   bool all_quiet() const;
   void hold_all();
   void try_later(const std::string& why, TimeNs within_ns);
@@ -166,7 +180,12 @@ class Regrouping {
   TokenSink& sink_;
   Group group_;
   bool together_;
-  bool insists_ = false;
+  enum class Parts : std::uint8_t {
+    kWithRoom,  // waits until each request has room in a home
+    kAtOnce,    // preempts requests without room
+    kBroken,    // the requests are gone, and no home serves until all have parted
+  };
+  Parts parts_ = Parts::kWithRoom;
   bool asked_ = false;  // the group's engine for the homes' form
   Stage stage_;
   RegroupRecord record_;

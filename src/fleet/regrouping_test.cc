@@ -270,5 +270,26 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
   EXPECT_GT(hits, 1'000);
 }
 
+TEST(Regrouping, AnOperatorsFormIsOneInTheGroupAndAfterIt) {
+  GroupScene scene(2);
+  for (const int replica : {0, 1}) {
+    scene.send(WantForm{1, {.layers = scene.form.layer_precision}}, ReplicaId{replica});
+  }
+  scene.settle();
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned);
+  scene.send(WantForm{1, {.kv_blocks = 2 * scene.form.kv.blocks - 1}}, ReplicaId{0});
+  ASSERT_FALSE(scene.sink.form_answer->ok());
+  EXPECT_EQ(scene.sink.form_answer->error().message,
+            "47 KV blocks: a group keeps at least the 48 blocks of its replicas: ask for more, or "
+            "split it first");
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned);
+  EXPECT_TRUE(scene.sink.forms.at(ReplicaId{1}).pinned);
+  EXPECT_EQ(scene.groups(), "0 1");
+}
+
 }  // namespace
 }  // namespace protean

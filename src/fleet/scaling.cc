@@ -97,8 +97,9 @@ bool may_scale_down(const ScaleUnit& unit) {
 }
 
 TimeNs HeldRequest::expires_ns() const {
-  const TimeNs first_ns = request.deadlines.first_token_ns;
-  const TimeNs finish_ns = request.deadlines.finish_ns;
+  const bool begun = moved && moved->live.times.scheduled_ns >= 0;
+  const TimeNs first_ns = begun ? -1 : asks().deadlines.first_token_ns;
+  const TimeNs finish_ns = asks().deadlines.finish_ns;
   return first_ns < 0 ? finish_ns : finish_ns < 0 ? first_ns : std::min(first_ns, finish_ns);
 }
 

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/request.h"
+#include "engine/live_request.h"
 
 namespace protean {
 
@@ -56,13 +57,19 @@ bool is_closing(const ScaleUnit& unit);
 // Returns true if a group that waits for its end has enough free KV to part: 50 % (section 3.3).
 bool may_scale_down(const ScaleUnit& unit);
 
-// Requests that wait for a group that can hold them, in the order of their arrivals.
+// A request that was accepted and is in no replica. It waits for a group that can hold it, or its
+// replica's devices have failed.
 struct HeldRequest {
   Request request;
   TimeNs arrived_ns = 0;
-  std::optional<ReplicaId> at;  // the replica whose group must hold it; nothing: any
-  int failed_attempts = 0;      // attempts to form a group that failed while it waited
+  std::optional<MovedRequest> moved = {};  // instead of `request`, if it was in a replica before
+  std::optional<ReplicaId> at = {};        // the replica whose group must hold it; nothing: any
+  int failed_attempts = 0;                 // attempts to form a group that failed while it waited
 
+  const Request& asks() const { return moved ? moved->sequence->asks : request; }
+  std::int64_t prompt_tokens() const {
+    return moved ? moved->sequence->prompt_tokens : std::ssize(request.prompt);
+  }
   // The time at which it ends without having begun; negative: never.
   TimeNs expires_ns() const;
 };

@@ -39,6 +39,11 @@ struct MorphDone {
   MorphId id;
   std::int64_t pages_free = 0;  // free pages of the device after the commit
 };
+// The devices of Event::replica can compute nothing right any more, such as because memory is lost.
+// Comes before every StepDone and BlocksCopied that could bring what is wrong for it, and once.
+struct DevicesFailed {
+  std::string why;  // goes on after "the replica": "has lost memory"
+};
 using CopyId = Id<struct CopyTag, std::uint64_t>;  // names one copy of blocks between replicas
 
 // KvExchange::copy() has ended.
@@ -70,8 +75,8 @@ struct Tick {};  // time has passed: the engine checks deadlines
 
 struct Event {
   TimeNs at_ns = 0;
-  std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, BlocksCopied, WantForm,
-               WantMigration, WantGroups, VariantsPacked, Tick>
+  std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, DevicesFailed, BlocksCopied,
+               WantForm, WantMigration, WantGroups, VariantsPacked, Tick>
       what;
   // The replica whose executor reports, or of which an operator asks something. The fleet chooses
   // the replica of the other events.

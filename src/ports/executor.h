@@ -29,6 +29,14 @@ class Executor {
   virtual void abort(MorphId id) = 0;
   // Copies blocks between two steps. The next step waits for it, so callers move few at a time.
   virtual void move_blocks(std::vector<BlockMove> moves) = 0;
+
+  // Returns true if one of its devices computes or copies now, rather than waiting for devices of
+  // other executors: if nothing has ended for long, it is the one that hangs.
+  virtual bool holds_up() const { return true; }
+  // Its devices have failed. No device of another executor waits for them or reads what they hold,
+  // they do nothing more, and no StepDone of them follows. A group goes on without them as far as
+  // the others hold what it needs; steps that it has started bring nothing.
+  virtual void give_up() {}
 };
 
 }  // namespace protean

@@ -115,6 +115,7 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
       .form = options.sizing.form,
       .wide_engine = [options,
                       spec](const Form& form) { return wide_engine_config(options, spec, form); },
+      .steps_at_once = options.holds_at_once,
       .scale = options.scale,
       .drop = options.drop};
 }
@@ -195,6 +196,7 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
   const auto tell = [&inbox, replica](auto what) {
     inbox.push({steady_now_ns(), std::move(what), replica});
   };
+  worker.devices_failed = [tell](std::string why) { tell(DevicesFailed{std::move(why)}); };
   return CpuWorker::create(worker, checkpoint, progress_bar("loading"),
                            [tell](StepResult result) { tell(StepDone{std::move(result)}); },
                            {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
@@ -220,10 +222,10 @@ void Workers::join(const std::vector<ReplicaId>& replicas) {
   at(replicas.front()).join(others);
 }
 
-std::vector<Member> Workers::members(const EngineConfig& engine) const {
+std::vector<Member> Workers::members(const EngineConfig& engine, TimeNs device_timeout_ns) const {
   std::vector<Member> all;
   for (const auto& worker : workers_) {
-    all.push_back({engine, worker.get()});
+    all.push_back({engine, worker.get(), device_timeout_ns});
   }
   return all;
 }
@@ -290,8 +292,9 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
-             groups_of(options, spec, *workers_)) {
+      fleet_(options.router,
+             workers_->members(engine_config(options, spec), options.device_timeout_ns), sink,
+             workers_.get(), groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

@@ -37,6 +37,8 @@ struct ReplicaOptions {
   RouterPolicy router = RouterPolicy::kFirstToken;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
+  int holds_at_once = 1;         // see GroupConfig::steps_at_once
+  TimeNs device_timeout_ns = 0;  // see Member
 };
 
 // Returns true if the replicas may be joined and split again: there are several, on pages, of a
@@ -69,7 +71,8 @@ class Workers final : public KvExchange, public DeviceGroups {
 
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
   void in_background(BackgroundTask work) { workers_.front()->in_background(std::move(work)); }
-  std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
+  std::vector<Member> members(const EngineConfig& engine,
+                              TimeNs device_timeout_ns) const;  // one for each worker
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 
   void join(const std::vector<ReplicaId>& replicas) override;

@@ -154,6 +154,13 @@ class Scheduler {
   // Returns the blocks that hold KV: those that sequences use and those that are cached.
   std::vector<BlockId> live_blocks() const;
 
+  // Gives up all sequences, in order of their places, and all KV, also in the middle of steps: what
+  // the steps in flight bring is lost and must not be passed to complete(). The sequences keep
+  // their tokens, for adopt() of another scheduler.
+  std::vector<std::unique_ptr<Sequence>> abandon();
+  // The number of the latest step.
+  std::uint64_t last_step() const { return last_step_; }
+
   // Live migration (Llumnix): the KV of a sequence that decodes is copied while it goes on, except
   // for the last blocks, for which it pauses.
 

@@ -34,6 +34,28 @@ std::unique_ptr<Sequence> Scheduler::release(RequestId request) {
   return sequence;
 }
 
+std::vector<std::unique_ptr<Sequence>> Scheduler::abandon() {
+  give_back(std::vector<BlockId>(exchange_.lent));
+  exchange_ = {};
+  in_flight_.clear();
+  while (!running_.empty()) {
+    preempt(*running_.rbegin()->second);
+  }
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (const auto& [place, sequence] : waiting_.places()) {
+    sequence->in_steps = 0;
+    sequence->failed = false;
+    sequences.push_back(std::move(sequences_.extract(sequence->asks.id).mapped()));
+  }
+  waiting_ = {};
+  of_call_.clear();
+  cache_.clear();
+  too_large_by_ = 0;
+  ++kv_changes_;
+  totals_.released_total += std::ssize(sequences);
+  return sequences;
+}
+
 void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> blocks,
                       TimeNs now_ns) {
   now_ns_ = now_ns;

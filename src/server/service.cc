@@ -29,6 +29,15 @@ namespace {
 
 namespace json = boost::json;
 
+// Logs the replicas that went out of service since `before`, which may be null.
+void log_failures(const GroupsStatus* before, const GroupsStatus& now) {
+  for (std::size_t i = before == nullptr ? 0 : before->failed.size(); i < now.failed.size(); ++i) {
+    const ReplicaFailure& failure = now.failed[i];
+    log::error("replica {} is out of service: it {}; its requests go on in other replicas",
+               failure.replica.value, failure.why);
+  }
+}
+
 ServedModel with_text_limit(ServedModel model) {
   if (model.tokenizer != nullptr) {
     model.max_text_bytes = most_text_bytes(*model.tokenizer, model.max_model_len);
@@ -166,6 +175,7 @@ void Service::deliver(const OutputBatch& batch) {
     feed_.form(batch.replica, *batch.form, batch.at_ns);
   }
   if (batch.groups != nullptr) {
+    log_failures(fleet_.groups(), *batch.groups);
     fleet_.groups(batch.groups);
     metrics_.groups(*batch.groups);
     feed_.serving(fleet_.serving());

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/overloaded.h"
 #include "control/plan_morph.h"
-#include "control/plan_regroup.h"
+#include "cost/hold_pages.h"
 #include "cost/memory.h"
 
 namespace protean {

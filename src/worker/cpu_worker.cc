@@ -145,12 +145,15 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
   }
   for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
     DeviceWorker::Handlers handlers{
-        .step_done = [this](HomeResult result) { leader_.load()->on_step(std::move(result)); },
         .morph = {.ready =
                       [this, device](MorphReady ready) {
                         leader_.load()->on_ready(first_in_group_ + device, std::move(ready));
                       },
-                  .done = [this](MorphDone done) { leader_.load()->on_done(done.id); }}};
+                  .done =
+                      [this, device](MorphDone done) {
+                        leader_.load()->on_done(done.id, first_in_group_ + device);
+                      }},
+        .failed = options.devices_failed ? options.devices_failed : [](const std::string&) {}};
     Result<std::unique_ptr<DeviceWorker>> added = DeviceWorker::create(
         options, checkpoint, progress,
         {.device = device, .fabric = fabric_.get(), .on_fabric = first_device_ + device},
@@ -170,15 +173,46 @@ CpuWorker::~CpuWorker() {
 
 void CpuWorker::close() {
   for (const auto& device : devices_) {
-    device->close();
+    if (device != nullptr) {
+      device->close();
+    }
   }
 }
 
 void CpuWorker::stop() {
   close();
   // Their threads answer to this worker, which asks all devices, until the last one has ended.
-  for (const auto& device : devices_) {
-    device->finish();
+  for (auto& device : devices_) {
+    if (device != nullptr && !device->finish()) {
+      // Its thread may wake up at any time and use all of this.
+      (void)device.release();
+      (void)new std::shared_ptr<Fabric>(fabric_);
+    }
+  }
+}
+
+bool CpuWorker::holds_up() const {
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [](const auto& device) { return device->holds_up(); });
+}
+
+void CpuWorker::give_up() {
+  CpuWorker& leader = *leader_.load();
+  MorphAnswers::Answered answered;
+  {
+    const std::lock_guard lock(leader.order_);
+    std::vector<int> given_up;
+    for (const auto& device : devices_) {
+      given_up.push_back(first_in_group_ + static_cast<int>(given_up.size()));
+      device->give_up();
+    }
+    answered = leader.answers_.give_up(given_up);
+  }
+  for (MorphReady& ready : answered.ready) {
+    leader.handlers_.ready(std::move(ready));
+  }
+  for (const MorphId id : answered.done) {
+    leader.tell_done(id);
   }
 }
 
@@ -191,20 +225,22 @@ void CpuWorker::start(StepPlan plan) {
 void CpuWorker::start(std::vector<StepPlan> plans) {
   check(std::ssize(plans) == group().formation.home_count(), "a step has a plan for each home");
   const std::lock_guard lock(order_);
-  const GroupStep step{++number_, std::make_shared<const std::vector<StepPlan>>(std::move(plans))};
+  const auto homes = std::make_shared<const std::vector<CpuWorker*>>(group().homes);
+  const GroupStep step{++number_, std::make_shared<const std::vector<StepPlan>>(std::move(plans)),
+                       [homes](HomeResult result) {
+                         const auto home = static_cast<std::size_t>(result.home);
+                         (*homes)[home]->done_(std::move(result.result));
+                       }};
   for (DeviceWorker* const device : group().devices) {
     device->push(step);
   }
 }
 
-void CpuWorker::on_step(HomeResult result) {
-  group().homes[static_cast<std::size_t>(result.home)]->done_(std::move(result.result));
-}
-
 WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
   const Form& form = group().formation.form;
   const Holding& holding = form.group[static_cast<std::size_t>(device)];
-  WantedWeights wanted{.step = step, .component = {}, .shards = {}, .peer = {}, .kv = {}};
+  WantedWeights wanted{
+      .step = step, .component = {}, .shards = {}, .peer = {}, .peer_is_sound = {}, .kv = {}};
   if (const auto* const swap = std::get_if<SwapComponent>(&step)) {
     wanted.component = *swap;
     wanted.shards = shards_of(holding.of(swap->layer, swap->component));
@@ -216,28 +252,33 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
   wanted.shards = shards_of(run, holding.of(layer, component));
   // What others keep meanwhile is copied from them. Who they are is looked up now, because the form
   // may change while weights are fetched.
-  std::unordered_map<int, const Rank*> peers;
+  const auto peers = std::make_shared<std::unordered_map<int, DeviceWorker*>>();
   for (const int shard : wanted.shards) {
     for (std::size_t peer = 0; peer < form.group.size(); ++peer) {
-      if (form.group[peer].of(layer, component).has(shard)) {
-        peers.emplace(shard, &group().devices[peer]->rank());
+      if (form.group[peer].of(layer, component).has(shard) && !group().devices[peer]->given_up()) {
+        peers->emplace(shard, group().devices[peer]);
       }
     }
   }
-  wanted.peer = [peers = std::move(peers), which = wanted.component,
+  wanted.peer = [peers, which = wanted.component,
                  shards = form.shards](int shard) -> const std::byte* {
-    const auto found = peers.find(shard);
-    return found == peers.end()
+    const auto found = peers->find(shard);
+    return found == peers->end()
                ? nullptr
-               : found->second->shard({which.layer, which.component, which.to, shard, shards})
+               : found->second->rank()
+                     .shard({which.layer, which.component, which.to, shard, shards})
                      .data();
   };
+  wanted.peer_is_sound = [peers](int shard) { return peers->at(shard)->sound(); };
   if (component == Component::kAttention && !run.empty()) {
     Formation next = group().formation;
     next.form = after(std::move(next.form), step);
+    // The store may not have come to this formation yet, so its own number of blocks does not
+    // count.
+    const std::int64_t blocks = form.kv.blocks / next.home_count();
     wanted.kv = {.layer = layer,
                  .kv_heads = kv_heads_of_shard_ * run.count,
-                 .homes = kv_move(group().formation, next, layer, device).homes};
+                 .places = blocks * kv_move(group().formation, next, layer, device).homes};
   }
   return wanted;
 }
@@ -247,7 +288,16 @@ void CpuWorker::prepare(MorphId id, const MorphStep& step) {
     handlers_.ready({.id = id, .failure = std::move(refused)});
     return;
   }
-  const std::vector<int> devices = concerned(group().formation.form, step);
+  std::vector<int> devices = concerned(group().formation.form, step);
+  std::erase_if(devices, [this](int device) {
+    return group().devices[static_cast<std::size_t>(device)]->given_up();
+  });
+  if (devices.empty()) {
+    handlers_.ready({.id = id,
+                     .failure = make_error(ErrorCode::kUnavailable, "{}: its devices have failed",
+                                           to_string(step))});
+    return;
+  }
   // A device that fails at once must not abort the step on one that has not begun it.
   const std::lock_guard lock(order_);
   answers_.expect(id, devices);
@@ -264,7 +314,7 @@ void CpuWorker::prepare(MorphId id, const MorphStep& step) {
 
 void CpuWorker::on_ready(int device, MorphReady ready) {
   const MorphId id = ready.id;
-  std::optional<MorphReady> answer = answers_.ready(std::move(ready));
+  std::optional<MorphReady> answer = answers_.ready(std::move(ready), device);
   if (!answer) {
     return;
   }
@@ -296,10 +346,13 @@ void CpuWorker::commit(MorphId id) {
   }
 }
 
-void CpuWorker::on_done(MorphId id) {
-  if (!answers_.done(id)) {
-    return;
+void CpuWorker::on_done(MorphId id, int device) {
+  if (answers_.done(id, device)) {
+    tell_done(id);
   }
+}
+
+void CpuWorker::tell_done(MorphId id) {
   std::int64_t pages_free = std::numeric_limits<std::int64_t>::max();
   for (const DeviceWorker* const device : group().devices) {
     pages_free = std::min(pages_free, device->free_pages());
@@ -322,7 +375,7 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   }
 }
 
-void CpuWorker::copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
+void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
                             std::function<void()> done) {
   check(source.group().devices.size() == group().devices.size(), "equal groups copy KV");
   const auto left = std::make_shared<std::atomic<std::size_t>>(group().devices.size());
@@ -333,7 +386,7 @@ void CpuWorker::copy_blocks(const CpuWorker& source, const std::vector<BlockMove
   };
   const std::lock_guard lock(order_);
   for (std::size_t device = 0; device < group().devices.size(); ++device) {
-    group().devices[device]->push(KvCopy{&source.group().devices[device]->rank(), moves, one_done});
+    group().devices[device]->push(KvCopy{source.group().devices[device], moves, one_done});
   }
 }
 

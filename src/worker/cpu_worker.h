@@ -44,7 +44,8 @@ class CpuWorker : public Executor {
                                                    MorphHandlers morph_handlers = {});
 
   // Finishes and reports the steps, commits and copies already started, and stops. Morph steps in
-  // preparation are abandoned. Workers that may be joined are first all closed, then stopped.
+  // preparation are abandoned. Workers that may be joined are first all closed, then stopped. A
+  // device that was given up and still hangs is left behind with its memory.
   void close();
   void stop();
   ~CpuWorker() override;
@@ -56,11 +57,13 @@ class CpuWorker : public Executor {
   void commit(MorphId id) override;
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
+  bool holds_up() const override;
+  void give_up() override;
 
   // Copies KV blocks of a worker with an equal group into this one's, after the steps started so
   // far and before any later one; then calls `done` on a device's thread. The source's blocks must
   // not change until then, and this worker must be stopped before the source is destroyed.
-  void copy_blocks(const CpuWorker& source, const std::vector<BlockMove>& moves,
+  void copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
                    std::function<void()> done);
 
   // Does work on the first device's background thread if no other task waits: not more than the
@@ -89,9 +92,9 @@ class CpuWorker : public Executor {
   void change(GroupChange change);
   void commit_hold(MorphId id, const HoldShards& step);
   WantedWeights wanted_of(const MorphStep& step, int device) const;
-  void on_step(HomeResult result);
   void on_ready(int device, MorphReady ready);
-  void on_done(MorphId id);
+  void on_done(MorphId id, int device);
+  void tell_done(MorphId id);
   bool has_pages() const { return devices_.front()->has_pages(); }
 
   const StepDoneHandler done_;

@@ -1,7 +1,7 @@
 #include "worker/device_worker.h"
 
 #include <algorithm>
-#include <semaphore>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -78,29 +78,125 @@ Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& option
   return Pages{std::move(*pool), std::move(*store)};
 }
 
+namespace {
+
+// Returns true if the end of the entry is reported by MorphHandlers::done.
+bool commits(const DeviceEntry& entry) {
+  const auto* const change = std::get_if<DeviceChange>(&entry);
+  return std::holds_alternative<MorphId>(entry) ||
+         (change != nullptr && change->change->hold.has_value());
+}
+
+bool changes_homes(const DeviceEntry& entry) {
+  const auto* const change = std::get_if<DeviceChange>(&entry);
+  return change != nullptr && change->change->kv != GroupChange::Kv::kStays;
+}
+
+}  // namespace
+
+DeviceWorker::Handlers DeviceWorker::counting_commits(Handlers handlers) {
+  handlers.morph.done = [this, done = std::move(handlers.morph.done)](MorphDone what) {
+    --unfinished_;
+    done(what);
+  };
+  return handlers;
+}
+
 DeviceWorker::DeviceWorker(Built built, Handlers handlers)
     : pages_(std::move(built.pages)),
       rank_(std::move(built.rank)),
-      handlers_(std::move(handlers)),
+      handlers_(counting_commits(std::move(handlers))),
       memory_(rank_->memory()),
+      place_(built.place),
       background_(std::min(
           1.0, built.options.background_share * device_of(built.options, built.place).threads)),
       swapper_({pages_.pool.get(), &background_, std::move(built.spec), built.options.form.shards,
                 std::move(built.options.read_component), pages_.kv.get(), handlers_.morph}),
       resizer_({pages_.pool.get(), &background_, pages_.kv.get(), handlers_.morph}),
       entries_(1),  // a least size; the engine bounds its steps in flight
-      thread_([this] { run_entries(); }) {}
+      thread_([this] {
+        if (place_.fabric != nullptr) {
+          place_.fabric->progress().guard(place_.on_fabric, [this] { return sound(); });
+        }
+        run_entries();
+      }) {}
 
 DeviceWorker::~DeviceWorker() {
-  finish();
+  check(finish(), "a device that hangs is not destroyed");
 }
 
-void DeviceWorker::finish() {
+bool DeviceWorker::finish() {
+  constexpr std::chrono::seconds kToWakeUp(1);
   entries_.close();
   if (thread_.joinable()) {
+    for (bool ended = false; !ended;) {
+      if (place_.fabric != nullptr && (given_up_ || has_lost_memory())) {
+        place_.fabric->progress().let_go(place_.on_fabric);
+      }
+      ended = thread_ends_.try_acquire_for(kToWakeUp);
+      if (!ended && given_up_) {
+        thread_.detach();
+        return false;
+      }
+    }
     thread_.join();
   }
   background_.stop();
+  return true;
+}
+
+void DeviceWorker::push(DeviceEntry entry) {
+  if (!given_up_) {
+    ++unfinished_;
+    if (changes_homes(entry)) {
+      const std::lock_guard lock(resizes_mutex_);
+      ++home_changes_;
+    }
+    entries_.push(std::move(entry));
+  }
+}
+
+void DeviceWorker::prepare(MorphId id, WantedWeights wanted) {
+  if (!given_up_) {
+    swapper_.prepare(id, std::move(wanted));
+  }
+}
+
+void DeviceWorker::prepare(MorphId id, const ResizeKv& resize) {
+  if (given_up_) {
+    return;
+  }
+  {
+    const std::lock_guard lock(resizes_mutex_);
+    if (home_changes_ == 0) {
+      resizer_.prepare(id, resize);
+      return;
+    }
+    waiting_resizes_.insert(id);
+  }
+  push(PrepareResize{id, resize});
+}
+
+bool DeviceWorker::sound() {
+  if (!has_lost_memory()) {
+    return true;
+  }
+  if (!told_loss_.exchange(true)) {
+    handlers_.failed("has lost memory: an access to its pages failed");
+  }
+  return false;
+}
+
+bool DeviceWorker::holds_up() const {
+  const bool waits = place_.fabric != nullptr && place_.fabric->progress().waits(place_.on_fabric);
+  return unfinished_ > 0 && !waits;
+}
+
+void DeviceWorker::give_up() {
+  given_up_ = true;
+  if (place_.fabric != nullptr) {
+    place_.fabric->progress().fail(place_.on_fabric);
+  }
 }
 
 // Does one piece and posts the rest, so that other tasks run between two pieces.
@@ -114,8 +210,14 @@ void DeviceWorker::in_background(std::shared_ptr<BackgroundTask> work) {
 }
 
 void DeviceWorker::abort(MorphId id) {
+  if (given_up_) {
+    return;
+  }
   swapper_.abort(id);
-  resizer_.abort(id);
+  const std::lock_guard lock(resizes_mutex_);
+  if (waiting_resizes_.erase(id) == 0) {
+    resizer_.abort(id);
+  }
 }
 
 void DeviceWorker::run_entries() {
@@ -123,12 +225,16 @@ void DeviceWorker::run_entries() {
   for (;;) {
     const std::vector<DeviceEntry> entries = entries_.pop_all();
     if (entries.empty()) {
-      return;  // closed and drained
+      break;  // closed and drained
     }
     for (const DeviceEntry& entry : entries) {
-      std::visit([this](const auto& what) { run(what); }, entry);
+      if (!given_up_) {
+        std::visit([this](const auto& what) { run(what); }, entry);
+      }
+      unfinished_ -= commits(entry) ? 0 : 1;
     }
   }
+  thread_ends_.release();
 }
 
 void DeviceWorker::run(const GroupStep& step) {
@@ -136,7 +242,9 @@ void DeviceWorker::run(const GroupStep& step) {
   std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
   background_.step_ends();
   for (HomeResult& result : results) {
-    handlers_.step_done(std::move(result));
+    if (!given_up_ && sound()) {
+      step.done(std::move(result));
+    }
   }
 }
 
@@ -164,6 +272,10 @@ void DeviceWorker::run(const DeviceChange& entry) {
   }
   if (!change.hold) {
     rank_->change(change, entry.device, memory);
+    if (change.kv != GroupChange::Kv::kStays) {
+      const std::lock_guard lock(resizes_mutex_);
+      --home_changes_;
+    }
     return;
   }
   std::optional<LayerSwapper::Filled> filled = swapper_.take(change.hold->id);
@@ -176,13 +288,23 @@ void DeviceWorker::run(const DeviceChange& entry) {
                      attention ? std::optional(step.layer) : std::nullopt);
 }
 
+void DeviceWorker::run(const PrepareResize& entry) {
+  const std::lock_guard lock(resizes_mutex_);
+  if (waiting_resizes_.erase(entry.id) != 0) {
+    resizer_.prepare(entry.id, entry.resize);
+  }
+}
+
 void DeviceWorker::run(const std::vector<BlockMove>& moves) {
   rank_->copy_blocks(*rank_, moves);
 }
 
 void DeviceWorker::run(const KvCopy& copy) {
-  rank_->copy_blocks(*copy.source, copy.moves);
-  copy.done();
+  rank_->copy_blocks(copy.source->rank(), copy.moves);
+  const bool sound_here = sound();
+  if (!given_up_ && copy.source->sound() && sound_here) {
+    copy.done();
+  }
 }
 
 }  // namespace protean

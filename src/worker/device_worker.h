@@ -1,7 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <semaphore>
+#include <set>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -18,10 +22,13 @@
 
 namespace protean {
 
-// A step of a group: a plan for each home, and its number among the entries of the group.
+// A step of a group: a plan for each home, and its number among the entries of the group. `done` is
+// called with each result by the device that draws it, and belongs to the homes of the step: the
+// group may have parted before, if another device has failed.
 struct GroupStep {
   std::uint64_t number = 0;
   std::shared_ptr<const std::vector<StepPlan>> plans;
+  std::function<void(HomeResult)> done;
 };
 
 // A GroupChange for the device with this index in the group.
@@ -29,17 +36,25 @@ struct DeviceChange {
   std::shared_ptr<const GroupChange> change;
   int device = 0;
 };
+class DeviceWorker;
 
-// Copies KV blocks of a rank that holds the same, then calls `done`.
+// Copies KV blocks of a device that holds the same, then calls `done` if both have lost no memory.
 struct KvCopy {
-  const Rank* source = nullptr;
+  DeviceWorker* source = nullptr;
   std::vector<BlockMove> moves;
   std::function<void()> done;
 };
 
+// Prepares a resize once the KV cache has the homes that a change before gives it.
+struct PrepareResize {
+  MorphId id;
+  ResizeKv resize;
+};
+
 // What a device does between and within steps, in this order. All devices of a group are given the
 // steps, changes, moves and copies in the same order.
-using DeviceEntry = std::variant<GroupStep, MorphId, DeviceChange, std::vector<BlockMove>, KvCopy>;
+using DeviceEntry =
+    std::variant<GroupStep, MorphId, DeviceChange, PrepareResize, std::vector<BlockMove>, KvCopy>;
 
 // Work that can wait. Ends early, with true, if `pace` says stop; is called again until it returns
 // false.
@@ -50,8 +65,8 @@ using BackgroundTask = std::function<bool(const Pace& pace)>;
 class DeviceWorker {
  public:
   struct Handlers {
-    std::function<void(HomeResult)> step_done;  // called by the device that draws only
     MorphHandlers morph;
+    std::function<void(std::string why)> failed;  // see WorkerOptions::devices_failed
   };
 
   // Loads what the device holds, and reports progress on the caller's thread.
@@ -65,19 +80,33 @@ class DeviceWorker {
   DeviceWorker(const DeviceWorker&) = delete;
   DeviceWorker& operator=(const DeviceWorker&) = delete;
 
-  void push(DeviceEntry entry) { entries_.push(std::move(entry)); }
+  // The following three do nothing once the device is given up.
+  void push(DeviceEntry entry);
   // Stops taking entries after those that it was given. A group closes all its devices before it
   // finishes one, because they wait for each other.
   void close() { entries_.close(); }
-  // Waits until all entries are run and all handlers have returned.
-  void finish();
+  // Waits until all entries are run and all handlers have returned. Returns false if the device is
+  // given up and still hangs after a second: then its thread goes on, and it must never be
+  // destroyed.
+  [[nodiscard]] bool finish();
 
   // Executor's prepare() and abort(), for a device that the step concerns.
-  void prepare(MorphId id, WantedWeights wanted) { swapper_.prepare(id, std::move(wanted)); }
-  void prepare(MorphId id, const ResizeKv& resize) { resizer_.prepare(id, resize); }
+  void prepare(MorphId id, WantedWeights wanted);
+  void prepare(MorphId id, const ResizeKv& resize);
   void abort(MorphId id);
   // Does work in the background if no other task waits, see CpuWorker.
   void in_background(std::shared_ptr<BackgroundTask> work);
+
+  // Returns true while it has an entry to run, or a commit to report, and does not wait for another
+  // device.
+  bool holds_up() const;
+  // The device has failed: it reports nothing more, and runs no entry after the one that it may
+  // hang in.
+  void give_up();
+  bool given_up() const { return given_up_; }
+  // Returns false once memory of the device is lost, and then reports it if nothing has. What was
+  // read from the device before may be wrong if this returns false afterwards. Any thread may call.
+  bool sound();
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
   const Rank& rank() const { return *rank_; }
@@ -101,11 +130,14 @@ class DeviceWorker {
                                   RankPlace place);
   DeviceWorker(Built built, Handlers handlers);
 
+  Handlers counting_commits(Handlers handlers);
+  bool has_lost_memory() const { return pages_.pool != nullptr && pages_.pool->lost_memory(); }
   void run_entries();
   void settle_background();
   void run(const GroupStep& step);
   void run(MorphId commit);
   void run(const DeviceChange& entry);
+  void run(const PrepareResize& entry);
   void run(const std::vector<BlockMove>& moves);
   void run(const KvCopy& copy);
 
@@ -113,6 +145,15 @@ class DeviceWorker {
   const std::unique_ptr<Rank> rank_;  // used by the device's thread, and by copies of it
   const Handlers handlers_;
   const WorkerMemory memory_;
+  const RankPlace place_;
+  std::atomic<bool> given_up_ = false;
+  std::atomic<bool> told_loss_ = false;
+  std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported
+  std::binary_semaphore thread_ends_{0};
+  // Changes of homes among the entries, and resizes that wait for them.
+  std::mutex resizes_mutex_;
+  int home_changes_ = 0;
+  std::set<MorphId> waiting_resizes_;
   PacedThread background_;
   LayerSwapper swapper_;
   KvResizer resizer_;

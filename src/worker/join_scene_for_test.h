@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "model/synthetic_checkpoint.h"
 #include "worker/cpu_worker.h"
 #include "worker/morph_scene_for_test.h"
+#include "worker/pool_files_for_test.h"
 
 namespace protean {
 
@@ -103,7 +105,8 @@ inline void take(const StepResult& result, const std::vector<JoinTalk*>& talks) 
 // Replicas of equal forms on one fabric, each with talks in blocks of its own.
 class JoinScene {
  public:
-  JoinScene(const JoinCase& which, int replicas, int talks)
+  // Each device has `spare` pages more than its replica's form needs.
+  JoinScene(const JoinCase& which, int replicas, int talks, std::int64_t spare = 40)
       : case_(which), checkpoint_(join_spec()) {
     const ModelSpec spec = join_spec();
     std::shared_ptr<Fabric> fabric = *Fabric::create(
@@ -112,10 +115,15 @@ class JoinScene {
         spec, which.precision, DeviceId{0},
         {.precision = which.kv, .block_tokens = kJoinBlockTokens, .blocks = kJoinBlocks});
     form.shards = kJoinShards;
-    pages_ = form_pages(spec, Form(whole(form, 0)), kJoinPageBytes) + 40;
+    pages_ = form_pages(spec, Form(whole(form, 0)), kJoinPageBytes) + spare;
     for (int i = 0; i < replicas; ++i) {
       ears.push_back(std::make_unique<WorkerEar>());
       add_worker(whole(form, i), i, fabric);
+      for (const int file : pool_files()) {
+        if (std::find(files_.begin(), files_.end(), file) == files_.end()) {
+          files_.push_back(file);
+        }
+      }
     }
     for (int i = 0; i < talks; ++i) {
       JoinTalk talk = talk_of(static_cast<std::uint64_t>(i), spec);
@@ -224,6 +232,34 @@ class JoinScene {
     }
     ear.done(last_id_);
   }
+  // Prepares steps at once, and commits them without a step of the model.
+  void prepare(Group& group, std::span<const MorphStep> steps) {
+    WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
+    const std::uint64_t before = last_id_;
+    for (const MorphStep& morph_step : steps) {
+      worker(group.leader).prepare(MorphId{++last_id_}, morph_step);
+    }
+    for (std::uint64_t id = before + 1; id <= last_id_; ++id) {
+      const MorphReady ready = ear.ready(id);
+      ASSERT_FALSE(ready.failure) << ready.failure->message;
+    }
+  }
+  void commit_prepared(Group& group, std::span<const MorphStep> steps) {
+    WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
+    const std::uint64_t before = last_id_ - steps.size();
+    worker(group.leader).keep(live_blocks(group));
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      worker(group.leader).commit(MorphId{before + 1 + i});
+      group.form = after(group.form, steps[i]);
+    }
+    for (std::uint64_t id = before + 1; id <= last_id_; ++id) {
+      ear.done(id);
+    }
+  }
+  std::int64_t pages() const { return pages_; }
+  int file(int i) const { return files_[static_cast<std::size_t>(i)]; }
+  std::int64_t mapped_pages(int i) const { return mapped_bytes(file(i)) / kJoinPageBytes; }
+
   void apply(Group& group, const MorphStep& morph_step) {
     CpuWorker& leader = worker(group.leader);
     WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
@@ -336,6 +372,7 @@ class JoinScene {
   const JoinCase case_;
   SyntheticCheckpoint checkpoint_;
   std::int64_t pages_ = 0;
+  std::vector<int> files_;  // of the workers' pools
   std::vector<std::unique_ptr<CpuWorker>> workers_;
   std::vector<JoinTalk> talks_;
   std::uint64_t last_step_ = 0;

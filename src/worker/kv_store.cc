@@ -174,7 +174,8 @@ void KvStore::shrink() {
   }
 }
 
-Status KvStore::make_room(int layer, int kv_heads, int homes, const cpu::MayGoOn& may_go_on) {
+Status KvStore::make_room(int layer, int kv_heads, std::int64_t places,
+                          const cpu::MayGoOn& may_go_on) {
   check(pool_ != nullptr, "arrays on pages can change");
   Array& array = arrays_[static_cast<std::size_t>(layer)];
   if (array.pages.data() == nullptr) {
@@ -183,7 +184,7 @@ Status KvStore::make_room(int layer, int kv_heads, int homes, const cpu::MayGoOn
     }
   }
   const std::int64_t bytes =
-      blocks() * homes * kv_heads * layers_[static_cast<std::size_t>(layer)].slot_bytes();
+      places * kv_heads * layers_[static_cast<std::size_t>(layer)].slot_bytes();
   const std::int64_t pages = ceil_div(bytes, pool_->page_bytes());
   return array.pages.attach(std::max<std::int64_t>(0, pages - array.pages.pages()), may_go_on);
 }

@@ -59,9 +59,10 @@ class KvStore {
   // Returns the pages that no published block needs to the pool.
   void shrink();
 
-  // Attaches the pages that a layer's array needs for so many KV heads of the blocks of `homes`
-  // homes. Steps may use the array meanwhile. A failure changes nothing.
-  Status make_room(int layer, int kv_heads, int homes, const cpu::MayGoOn& may_go_on = {});
+  // Attaches the pages that a layer's array needs for `places` blocks of so many KV heads. Steps
+  // may use the array meanwhile, and homes may be joined or divided. A failure changes nothing.
+  Status make_room(int layer, int kv_heads, std::int64_t places,
+                   const cpu::MayGoOn& may_go_on = {});
   // Returns the pages that the layer's array does not need to the pool.
   void trim(int layer);
 

@@ -45,7 +45,11 @@ Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
                                  const Pace& pace) -> Result<std::string> {
     const std::byte* const peer = wanted.peer ? wanted.peer(which.shard) : nullptr;
     if (peer != nullptr) {
-      return copy_paced(peer, memory, pace);
+      Result<std::string> copied = copy_paced(peer, memory, pace);
+      return !copied || wanted.peer_is_sound(which.shard)
+                 ? copied
+                 : make_error(ErrorCode::kUnavailable,
+                              "the device that it was copied from has lost memory");
     }
     if (setup_.read == nullptr) {
       return make_error(ErrorCode::kUnsupported,
@@ -59,7 +63,7 @@ Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
 
 Status LayerSwapper::make_room(const Swap& swap) {
   const auto& room = swap.wanted.kv;
-  return room ? setup_.kv->make_room(room->layer, room->kv_heads, room->homes,
+  return room ? setup_.kv->make_room(room->layer, room->kv_heads, room->places,
                                      [&] { return !swap.aborted && setup_.thread->may_go_on(); })
               : Status();
 }

@@ -31,10 +31,11 @@ struct WantedWeights {
   std::vector<int> shards;
   // The memory of another device that has a shard, from which it is copied; null: it is read.
   std::function<const std::byte*(int shard)> peer;
+  std::function<bool(int shard)> peer_is_sound;  // asked after the copy
   struct KvRoom {
     int layer = 0;
     int kv_heads = 0;
-    int homes = 1;
+    std::int64_t places = 0;  // for blocks, in the layer's array
   };
   std::optional<KvRoom> kv;
 };

@@ -1,5 +1,7 @@
 #include "worker/morph_answers.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -9,7 +11,7 @@ namespace protean {
 void MorphAnswers::expect(MorphId id, std::vector<int> devices) {
   const std::lock_guard lock(mutex_);
   Waiting waiting;
-  waiting.devices = std::move(devices);
+  waiting.not_ready = waiting.not_done = waiting.devices = std::move(devices);
   check(steps_.emplace(id, std::move(waiting)).second, "a morph's step is prepared once");
 }
 
@@ -30,7 +32,7 @@ std::vector<int> MorphAnswers::drop(MorphId id) {
   return devices;
 }
 
-std::optional<MorphReady> MorphAnswers::ready(MorphReady answer) {
+std::optional<MorphReady> MorphAnswers::ready(MorphReady answer, int device) {
   const std::lock_guard lock(mutex_);
   const auto found = steps_.find(answer.id);
   if (found == steps_.end() || found->second.failed) {
@@ -42,22 +44,51 @@ std::optional<MorphReady> MorphAnswers::ready(MorphReady answer) {
     return answer;
   }
   waiting.remark = waiting.remark.empty() ? std::move(answer.remark) : std::move(waiting.remark);
-  if (++waiting.ready < waiting.devices.size()) {
+  if (std::erase(waiting.not_ready, device) == 0 || !waiting.not_ready.empty()) {
     return std::nullopt;
   }
   answer.remark = waiting.remark;
   return answer;
 }
 
-bool MorphAnswers::done(MorphId id) {
+bool MorphAnswers::done(MorphId id, int device) {
   const std::lock_guard lock(mutex_);
   const auto found = steps_.find(id);
-  check(found != steps_.end(), "what is done was prepared");
-  const bool all = ++found->second.done == found->second.devices.size();
+  if (found == steps_.end() || std::erase(found->second.not_done, device) == 0) {
+    return false;  // the device was given up meanwhile
+  }
+  const bool all = found->second.not_done.empty();
   if (all) {
     steps_.erase(found);
   }
   return all;
+}
+
+MorphAnswers::Answered MorphAnswers::give_up(const std::vector<int>& devices) {
+  const std::lock_guard lock(mutex_);
+  Answered answered;
+  for (auto next = steps_.begin(); next != steps_.end();) {
+    auto& [id, waiting] = *next;
+    const auto remove = [&](std::vector<int>& from) {
+      return std::erase_if(from, [&](int device) {
+        return std::find(devices.begin(), devices.end(), device) != devices.end();
+      });
+    };
+    remove(waiting.devices);
+    if (waiting.devices.empty()) {
+      next = steps_.erase(next);
+      continue;
+    }
+    if (remove(waiting.not_ready) > 0 && waiting.not_ready.empty() && !waiting.failed) {
+      answered.ready.push_back({.id = id, .failure = std::nullopt, .remark = waiting.remark});
+    }
+    const bool done = remove(waiting.not_done) > 0 && waiting.not_done.empty();
+    if (done && waiting.not_ready.empty()) {
+      answered.done.push_back(id);
+    }
+    next = done ? steps_.erase(next) : std::next(next);
+  }
+  return answered;
 }
 
 }  // namespace protean

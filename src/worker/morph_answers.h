@@ -24,15 +24,23 @@ class MorphAnswers {
 
   // A device's answer to prepare(). Returns the whole step's answer with the last one, or with the
   // first failure; later answers to a failed step are ignored.
-  std::optional<MorphReady> ready(MorphReady answer);
+  std::optional<MorphReady> ready(MorphReady answer, int device);
   // A device's answer to commit(). Returns true with the last one.
-  bool done(MorphId id);
+  bool done(MorphId id, int device);
+
+  // Devices that have failed, whose answers are not waited for. Returns the steps that are ready or
+  // done without them, and forgets those that concern no other.
+  struct Answered {
+    std::vector<MorphReady> ready;
+    std::vector<MorphId> done;
+  };
+  Answered give_up(const std::vector<int>& devices);
 
  private:
   struct Waiting {
     std::vector<int> devices;
-    std::size_t ready = 0;
-    std::size_t done = 0;
+    std::vector<int> not_ready;  // devices that have not answered
+    std::vector<int> not_done;
     std::string remark;
     bool failed = false;
   };

@@ -181,13 +181,18 @@ Rank::Rank(Built built)
              .positions = built.options.max_positions,
              .vocab = spec_.vocab,
              .block_tokens = kv_->block_tokens()}) {
-  follow(first_route(built.options, place_));
+  std::vector<int> group;
+  for (int device = 0; device < std::ssize(built.options.form.group); ++device) {
+    group.push_back(place_.on_fabric - place_.device + device);
+  }
+  follow(first_route(built.options, place_), std::move(group));
 }
 
-void Rank::follow(StepRoute route) {
+void Rank::follow(StepRoute route, std::vector<int> group) {
   route_ = std::move(route);
   if (place_.fabric != nullptr) {
     exchange_.emplace(place_.fabric->board(), place_.on_fabric, route_.members, spec_.layers);
+    exchange_->set_group(std::move(group));
   }
 }
 
@@ -195,7 +200,7 @@ void Rank::follow(StepRoute route) {
 void Rank::take_rows(int stop, const Forward& forward) {
   const std::vector<RowTransfer>& takes = route_.stops[static_cast<std::size_t>(stop)].takes;
   for (const RowTransfer& take : takes) {
-    place_.fabric->progress().wait(take.peer, exchange_->handed_over(stop - 1));
+    place_.fabric->progress().wait(place_.on_fabric, take.peer, exchange_->handed_over(stop - 1));
     const int first = rows_.first_row(take.home);
     const int rows = rows_.rows(take.home);
     const auto from = place_.fabric->mailbox(place_.on_fabric, step_, first, rows);
@@ -214,9 +219,9 @@ void Rank::hand_over(int stop, const Forward& forward) {
     cpu::GroupProgress& progress = place_.fabric->progress();
     const auto slots = static_cast<std::uint64_t>(place_.fabric->slots());
     if (hand.taken_last >= 0) {
-      progress.wait(hand.peer, exchange_->taken(hand.taken_last));
+      progress.wait(place_.on_fabric, hand.peer, exchange_->taken(hand.taken_last));
     } else if (step_ > slots) {
-      progress.wait(hand.peer, {step_ - slots, cpu::kStepEnd});
+      progress.wait(place_.on_fabric, hand.peer, {step_ - slots, cpu::kStepEnd});
     }
     const int first = rows_.first_row(hand.home);
     const int rows = rows_.rows(hand.home);
@@ -267,7 +272,7 @@ std::vector<HomeResult> Rank::run(std::uint64_t step, std::span<const StepPlan> 
                          .scratch = &scratch_,
                          .exchange = exchange_ ? &*exchange_ : nullptr,
                          .draws = draws});
-  for (int stop = 0; stop < static_cast<int>(route_.stops.size()); ++stop) {
+  for (int stop = 0; stop < static_cast<int>(route_.stops.size()) && !broken(); ++stop) {
     take_rows(stop, forward);
     compute(stop, forward);
     hand_over(stop, forward);
@@ -279,7 +284,11 @@ std::vector<HomeResult> Rank::run(std::uint64_t step, std::span<const StepPlan> 
       continue;
     }
     StepResult result{.id = plan.id};
-    answer({home, plan, draws}, forward, tap, result);
+    if (broken()) {
+      result.failure = make_error(ErrorCode::kUnavailable, "a device of the group has failed");
+    } else {
+      answer({home, plan, draws}, forward, tap, result);
+    }
     if (draws) {
       results.push_back({home, std::move(result)});
     }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -61,6 +62,10 @@ struct WorkerOptions {
   // Reads weights, at the start and for swaps. Without it, the checkpoint is read at the start and
   // no component can change.
   ReadComponent read_component;
+  // Called once for each device whose memory is lost, before what could be wrong for it is
+  // reported: results of a group, which other devices draw. Its own results are not reported.
+  // Called on any thread of the devices, and must not destroy the worker.
+  std::function<void(std::string why)> devices_failed;
   // The share of the threads' time that copies may take while steps run, and by which steps may get
   // longer. A device's copies run on one thread, so they take at most one core.
   double background_share = 0.075;
@@ -165,7 +170,8 @@ class Rank {
     const StepPlan& plan;
     bool draws = false;
   };
-  void follow(StepRoute route);
+  void follow(StepRoute route, std::vector<int> group);
+  bool broken() const { return exchange_ && exchange_->broken(); }
   void meet(const GroupChange& change, std::uint32_t point);
   void move_kv_of(const GroupChange& change, int device);
   void take_rows(int stop, const Forward& forward);

@@ -15,7 +15,7 @@ void Rank::meet(const GroupChange& change, std::uint32_t point) {
   cpu::GroupProgress& progress = place_.fabric->progress();
   progress.reach(place_.on_fabric, moment);
   for (const int device : change.meeting) {
-    progress.wait(device, moment);
+    progress.wait(place_.on_fabric, device, moment);
   }
 }
 
@@ -56,7 +56,7 @@ void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {
   } else if (change.kv == GroupChange::Kv::kDivides) {
     kv_->divide(change.after.home_count());
   }
-  follow(change.routes[static_cast<std::size_t>(device)]);
+  follow(change.routes[static_cast<std::size_t>(device)], change.after.devices);
   place_.fabric->progress().reach(place_.on_fabric, {change.number, cpu::kStepEnd});
 }
 

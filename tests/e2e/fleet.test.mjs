@@ -4,6 +4,7 @@ import { spawnSync } from 'node:child_process';
 import { after, before, describe, it } from 'node:test';
 import { load } from './load.mjs';
 import { builtin, parseMetrics, program, Server, skip, sleep } from './server.mjs';
+import { hangBusiestThread, loseMemory } from './faults.mjs';
 
 const prefix = 'The old man looked out over the sea and thought of the long way that he had come. '.repeat(3);
 
@@ -133,6 +134,44 @@ describe('a fleet of replicas', () => {
         assert.equal(refused.status, 400);
         assert.match((await refused.json()).error.message, /there is no replica 7: name 0 to 1/);
       } finally {
+        assert.equal(await server.stop(), 0, server.log);
+      }
+    });
+  }
+
+  // A member of a group fails with requests in flight: the other one goes on, with everybody's requests.
+  const failures = {
+    'stops answering': { by: 'shards', why: 'has not answered for 8 s', fail: (server, alive) => hangBusiestThread(server.process.pid, alive) },
+    'loses its memory': { by: 'layers', why: 'has lost memory: an access to its pages failed', fail: (server) => loseMemory(server.process.pid) },
+  };
+  for (const [what, { by, why, fail }] of Object.entries(failures)) {
+    it(`goes on without a device that ${what}`, async (t) => {
+      const shards = ['--max-tensor-parallel-size', '2', '--threads', '1'];
+      const alone = await startFleet(1, ...shards);
+      const wanted = await Promise.all(requests.map((body) => answer(alone.url, body)));
+      assert.equal(await alone.stop(), 0, alone.log);
+      const server = await startFleet(2, ...shards, '--device-timeout', '8');
+      const fleet = async () => (await fetch(`${server.admin}/admin/fleet`, { signal: AbortSignal.timeout(20_000) })).json();
+      let failing;
+      try {
+        await fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups: [['0', '1']], by }) });
+        for (let i = 0; i < 1000 && (await fleet()).regrouping !== null; ++i) await sleep(20);
+        assert.equal((await fleet()).groups.length, 1, server.log);
+        const answers = Promise.all(requests.map((body) => answer(server.url, body)));
+        failing = await fail(server, fleet);
+        assert.deepEqual(await answers, wanted);
+        if (failing?.refused) return t.skip(`this system lets no process stop a thread of another: ${failing.refused}`);
+        const { groups, out_of_service: failed, history } = await fleet();
+        assert.deepEqual(groups.map(({ replicas }) => replicas), [['0'], ['1']]);
+        assert.equal(failed.length, 1, JSON.stringify(failed));
+        assert.equal(failed[0].reason, why);
+        assert.equal(history.at(-1).failure, `replica ${failed[0].replica} ${why}`);
+        assert.match(server.log, new RegExp(`replica ${failed[0].replica} is out of service: it ${why}`));
+        assert.equal((await server.metrics()).get('protean:replicas_out_of_service{model_name="builtin"}'), 1);
+        await failing?.goOn();
+        assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
+      } finally {
+        await failing?.goOn();
         assert.equal(await server.stop(), 0, server.log);
       }
     });

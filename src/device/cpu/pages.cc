@@ -185,11 +185,13 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
     check(munmap(range.data_ + bytes, static_cast<std::size_t>(behind)) == 0,
           "munmap of memory that we mapped");
   }
+  range.watch_ = LostMemoryWatch(range.data_, most_pages, page_bytes, pool.lost_memory_);
   return range;
 }
 
 PageRange::~PageRange() {
   if (data_ != nullptr) {
+    watch_ = LostMemoryWatch();  // no other mapping of these addresses is watched
     check(munmap(data_, static_cast<std::size_t>(most_pages_ * pool_->page_bytes())) == 0,
           "munmap of memory that we mapped");
     pool_->give_back(runs_);
@@ -201,7 +203,8 @@ PageRange::PageRange(PageRange&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       most_pages_(std::exchange(other.most_pages_, 0)),
       pages_(std::exchange(other.pages_, 0)),
-      runs_(std::exchange(other.runs_, {})) {}
+      runs_(std::exchange(other.runs_, {})),
+      watch_(std::move(other.watch_)) {}
 
 PageRange& PageRange::operator=(PageRange&& other) noexcept {
   std::swap(pool_, other.pool_);
@@ -209,6 +212,7 @@ PageRange& PageRange::operator=(PageRange&& other) noexcept {
   std::swap(most_pages_, other.most_pages_);
   std::swap(pages_, other.pages_);
   std::swap(runs_, other.runs_);
+  std::swap(watch_, other.watch_);
   return *this;
 }
 

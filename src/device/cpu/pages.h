@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "device/cpu/lost_memory.h"
 
 namespace protean::cpu {
 
@@ -35,6 +36,9 @@ class PagePool {
   std::int64_t page_bytes() const { return page_bytes_; }
   std::int64_t pages() const { return pages_; }
   std::int64_t free_pages() const;
+  // Returns true once an access to a range of the pool has found that its memory is lost. What the
+  // ranges hold is then wrong.
+  bool lost_memory() const { return lost_memory_; }
 
  private:
   friend class PageRange;
@@ -47,6 +51,7 @@ class PagePool {
   const int file_;  // a memfd; page i begins at i * page_bytes
   const std::int64_t page_bytes_;
   const std::int64_t pages_;
+  LostMemory lost_memory_ = false;
   std::vector<std::uint8_t> backed_;           // page has memory; a borrowed page's is its range's
   mutable std::mutex mutex_;                   // guards the members below
   std::map<std::int64_t, std::int64_t> free_;  // first page -> count of each run; runs never adjoin
@@ -96,6 +101,7 @@ class PageRange {
   std::int64_t most_pages_ = 0;
   std::int64_t pages_ = 0;
   std::vector<PageRun> runs_;  // ordered by address
+  LostMemoryWatch watch_;
 };
 
 }  // namespace protean::cpu

@@ -1,5 +1,7 @@
 #include "device/cpu/progress.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 #if defined(__x86_64__)
@@ -28,8 +30,16 @@ void pause() {
 GroupProgress::GroupProgress(int devices, bool spins)
     : spins_(spins), reached_(static_cast<std::size_t>(devices)) {}
 
+void GroupProgress::guard(int device, std::function<bool()> sound) {
+  reached_[static_cast<std::size_t>(device)].sound = std::move(sound);
+}
+
 void GroupProgress::reach(int device, Moment moment) {
   Reached& reached = reached_[static_cast<std::size_t>(device)];
+  if (reached.sound && !reached.sound()) {
+    fail(device);
+  }
+  stop_if_failed(device);
   const std::uint64_t now = encoded(moment);
   check(reached.value.load(std::memory_order_relaxed) <= now, "progress only grows");
   reached.value.store(now, std::memory_order_release);
@@ -37,23 +47,55 @@ void GroupProgress::reach(int device, Moment moment) {
   reached.changes.notify_all();
 }
 
-void GroupProgress::wait(int device, Moment moment) const {
+void GroupProgress::wait(int waiter, int device, Moment moment) {
+  stop_if_failed(waiter);
   const Reached& reached = reached_[static_cast<std::size_t>(device)];
-  const std::atomic<std::uint64_t>& value = reached.value;
   const std::uint64_t wanted = encoded(moment);
   for (int i = 0; spins_ && i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) >= wanted) {
+    if (passed(device, wanted)) {
       return;
     }
     pause();
   }
+  if (passed(device, wanted)) {
+    return;
+  }
+  Reached& own = reached_[static_cast<std::size_t>(waiter)];
+  own.until.store(wanted, std::memory_order_relaxed);
+  own.waits_for.store(device, std::memory_order_release);
   for (;;) {
     const std::uint32_t changes = reached.changes.load(std::memory_order_acquire);
-    if (value.load(std::memory_order_acquire) >= wanted) {
-      return;
+    if (passed(device, wanted)) {
+      break;
     }
     reached.changes.wait(changes, std::memory_order_acquire);
   }
+  own.waits_for.store(-1, std::memory_order_release);
+  stop_if_failed(waiter);
+}
+
+bool GroupProgress::waits(int device) const {
+  const Reached& own = reached_[static_cast<std::size_t>(device)];
+  const int other = own.waits_for.load(std::memory_order_acquire);
+  return other >= 0 && !passed(other, own.until.load(std::memory_order_relaxed));
+}
+
+void GroupProgress::fail(int device) {
+  Reached& reached = reached_[static_cast<std::size_t>(device)];
+  State well = State::kWell;  // a device that was let go stays so
+  reached.state.compare_exchange_strong(well, State::kFailed);
+  reached.changes.fetch_add(1, std::memory_order_release);
+  reached.changes.notify_all();
+}
+
+void GroupProgress::let_go(int device) {
+  std::atomic<State>& state = reached_[static_cast<std::size_t>(device)].state;
+  state.store(State::kLetGo, std::memory_order_release);
+  state.notify_all();
+}
+
+void GroupProgress::stop_if_failed(int device) {
+  reached_[static_cast<std::size_t>(device)].state.wait(State::kFailed, std::memory_order_acquire);
 }
 
 }  // namespace protean::cpu

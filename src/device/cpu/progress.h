@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace protean::cpu {
@@ -18,6 +19,11 @@ inline constexpr std::uint32_t kStepEnd = (1U << 20) - 1;
 
 // How far each device of a group has come. A device tells its own progress, which only grows, and
 // waits for the others'. What it wrote before it told is visible to those that waited.
+//
+// No device waits for one that has failed, so what it shows may be anything then. A device that
+// failed because it hung, and wakes up, stops when it next tells its progress or waits, so that it
+// does not spoil what the others do without it. A device whose memory is lost fails by itself
+// before it tells any progress, so the others never take what it shows from then on for right.
 class GroupProgress {
  public:
   // `spins`: every thread of the group has a CPU of its own, so that waits may begin with a short
@@ -26,17 +32,44 @@ class GroupProgress {
 
   int devices() const { return static_cast<int>(reached_.size()); }
 
+  // Sets what tells whether a device's memory is sound; called by its thread before it tells any
+  // progress. Must be set before the device's first step.
+  void guard(int device, std::function<bool()> sound);
+
   // Tells that `device` has come to `moment`. Called by that device's thread only.
   void reach(int device, Moment moment);
-  // Returns when `device` has come to `moment`, or beyond it.
-  void wait(int device, Moment moment) const;
+  // Returns when `device` has come to `moment`, or beyond it, or has failed. Called by the thread
+  // of the device `waiter` only.
+  void wait(int waiter, int device, Moment moment);
+
+  // The following may be called by any thread.
+  void fail(int device);
+  bool failed(int device) const { return state_of(device) != State::kWell; }
+  // Lets a device that has failed go on, so that its thread can end.
+  void let_go(int device);
+  // Returns true while the device waits for a moment to which another one has not come. False once
+  // that one has come there, even if the device does not go on because it hangs.
+  bool waits(int device) const;
 
  private:
+  enum class State : std::uint8_t { kWell, kFailed, kLetGo };
   // Waiters sleep on `changes`, which the system can wait for directly as it has 32 bits.
   struct alignas(64) Reached {
     std::atomic<std::uint64_t> value{0};
     std::atomic<std::uint32_t> changes{0};
+    std::atomic<State> state{State::kWell};
+    std::atomic<int> waits_for{-1};  // a device; -1: it does not wait
+    std::atomic<std::uint64_t> until{0};
+    std::function<bool()> sound;
   };
+  bool passed(int device, std::uint64_t moment) const {
+    const Reached& reached = reached_[static_cast<std::size_t>(device)];
+    return reached.value.load(std::memory_order_acquire) >= moment || failed(device);
+  }
+  State state_of(int device) const {
+    return reached_[static_cast<std::size_t>(device)].state.load(std::memory_order_acquire);
+  }
+  void stop_if_failed(int device);
   const bool spins_;
   std::vector<Reached> reached_;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace {
 
 // Two devices that write in turns: each waits for the other's last moment before it goes on.
 TEST(GroupProgress, WhatWasWrittenBeforeAMomentIsSeenAfterIt) {
-  constexpr std::uint64_t kSteps = 20'000;
+  constexpr std::uint64_t kSteps = 5'000;
   for (const bool spins : {false, true}) {
     GroupProgress progress(2, spins);
     std::uint64_t shared = 0;
@@ -21,9 +22,9 @@ TEST(GroupProgress, WhatWasWrittenBeforeAMomentIsSeenAfterIt) {
       devices.emplace_back([&, device] {
         for (std::uint64_t step = 1; step <= kSteps; ++step) {
           if (device == 1) {
-            progress.wait(0, {step, 3});
+            progress.wait(1, 0, {step, 3});
           } else if (step > 1) {
-            progress.wait(1, {step - 1, 3});
+            progress.wait(0, 1, {step - 1, 3});
           }
           EXPECT_EQ(shared, 2 * (step - 1) + static_cast<std::uint64_t>(device));
           ++shared;
@@ -40,10 +41,33 @@ TEST(GroupProgress, WhatWasWrittenBeforeAMomentIsSeenAfterIt) {
 
 TEST(GroupProgress, ALaterMomentCountsAsTheEarlierOnes) {
   GroupProgress progress(1, false);
-  progress.wait(0, {0, 0});
+  progress.wait(0, 0, {0, 0});
   progress.reach(0, {5, 1});
-  progress.wait(0, {5, 1});
-  progress.wait(0, {4, 900});
+  progress.wait(0, 0, {5, 1});
+  progress.wait(0, 0, {4, 900});
+}
+
+TEST(GroupProgress, NoDeviceWaitsForOneThatHasFailed) {
+  GroupProgress progress(2, false);
+  std::thread waiter([&] { progress.wait(0, 1, {7, 1}); });
+  while (!progress.waits(0)) {
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(progress.waits(1)) << "it is the one that hangs";
+  progress.fail(1);
+  waiter.join();
+  EXPECT_FALSE(progress.waits(0));
+  progress.wait(0, 1, {8, 1});
+  std::atomic<bool> went_on = false;
+  std::thread woken([&] {
+    progress.reach(1, {7, 1});
+    went_on = true;
+  });
+  std::this_thread::yield();
+  EXPECT_FALSE(went_on) << "it stops when it wakes up";
+  progress.let_go(1);
+  woken.join();
+  EXPECT_TRUE(went_on);
 }
 
 // Three devices that show rows and read those of all, with rows that change in every step.

@@ -1,5 +1,7 @@
 #include "device/cpu/shared_exchange.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace protean::cpu {
@@ -56,6 +58,11 @@ Moment SharedExchange::handed_over(int stop) const {
   return {step_, static_cast<std::uint32_t>(stop) * kPhases + kHandedOver};
 }
 
+bool SharedExchange::broken() const {
+  return std::any_of(group_.begin(), group_.end(),
+                     [this](int device) { return board_.progress_.failed(device); });
+}
+
 void SharedExchange::reuse(SharedRows which) {
   const Last& last = last_[static_cast<std::size_t>(which)];
   if (last.members == nullptr) {
@@ -63,7 +70,7 @@ void SharedExchange::reuse(SharedRows which) {
   }
   for (const Member& member : *last.members) {
     if (member.device != device_ && member.collects) {
-      board_.progress_.wait(member.device, last.released);
+      board_.progress_.wait(device_, member.device, last.released);
     }
   }
 }
@@ -79,11 +86,13 @@ std::span<const ShownRows> SharedExchange::collect(SharedRows which, int turn) {
   collected_.clear();
   for (const Member& member : members_.of(which, turn)) {
     if (member.device != device_) {
-      board_.progress_.wait(member.device, moment(which, turn, kShown));
+      board_.progress_.wait(device_, member.device, moment(which, turn, kShown));
     }
+    // If the group is broken, others may have shown nothing, and what is computed is of no use.
+    const int shows = broken() ? device_ : member.device;
     collected_.push_back(
         {member.first_shard, member.shards,
-         board_.shown_[static_cast<std::size_t>(member.device)][static_cast<std::size_t>(which)]});
+         board_.shown_[static_cast<std::size_t>(shows)][static_cast<std::size_t>(which)]});
   }
   return collected_;
 }

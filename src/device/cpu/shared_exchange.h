@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/exchange.h"
@@ -51,6 +52,12 @@ class SharedExchange final : public Exchange {
  public:
   SharedExchange(ExchangeBoard& board, int device, const GroupMembers& members, int layers);
 
+  // Sets the devices of the group, which may be more than those that show each other rows.
+  void set_group(std::vector<int> devices) { group_ = std::move(devices); }
+  // Returns true if a device of the group has failed. Steps bring no results then, and devices may
+  // leave them out.
+  bool broken() const;
+
   // Must be called before a step's first use. Steps are numbered alike on all devices, from 1.
   void begin_step(std::uint64_t step) { step_ = step; }
 
@@ -72,6 +79,7 @@ class SharedExchange final : public Exchange {
   const int device_;
   const GroupMembers& members_;
   const int layers_;
+  std::vector<int> group_;
   std::uint64_t step_ = 0;
   struct Last {
     const std::vector<Member>* members = nullptr;  // null: nothing is shown

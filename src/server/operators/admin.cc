@@ -264,8 +264,8 @@ HttpReply fleet_reply(const Service& service) {
                         {"released_total", seen.released_total}});
   }
   json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
-  if (const GroupsStatus* groups = fleet.groups()) {
-    for (auto& [name, value] : shown_groups(*groups, service.unix_offset_ns())) {
+  if (fleet.groups() != nullptr) {
+    for (auto& [name, value] : shown_groups(fleet.groups_now(), service.unix_offset_ns())) {
       shown[name] = std::move(value);
     }
   }

@@ -67,6 +67,17 @@ std::vector<ReplicaId> FleetReport::changing() const {
   return changing;
 }
 
+GroupsStatus FleetReport::groups_now() const {
+  GroupsStatus now = *groups_;
+  for (GroupStatus& group : now.groups) {
+    const Form& reported = form(group.replicas.front()).form;
+    if (group.form && reported.group.size() == group.form->group.size()) {
+      group.form = reported;
+    }
+  }
+  return now;
+}
+
 std::vector<FleetReport::Holders> FleetReport::holders() const {
   std::vector<Holders> holders;
   if (groups_ == nullptr) {

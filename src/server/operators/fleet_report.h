@@ -33,6 +33,9 @@ class FleetReport {
   // Null if the replicas cannot be grouped.
   const GroupsStatus* groups() const { return groups_.get(); }
 
+  // Returns the groups, each with the form that its engine reported last. Requires groups().
+  GroupsStatus groups_now() const;
+
   // Returns the load of the fleet: of the replicas that serve.
   Observation sum() const;
 

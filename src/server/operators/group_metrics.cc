@@ -26,6 +26,11 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                     .Help("Changes of groups that turned back or were given up.")
                     .Register(registry)
                     .Add({{"model_name", model_name}})),
+      out_of_service_(BuildGauge()
+                          .Name("protean:replicas_out_of_service")
+                          .Help("Replicas whose devices have failed.")
+                          .Register(registry)
+                          .Add({{"model_name", model_name}})),
       together_(changes(registry, model_name, "group")),
       apart_(changes(registry, model_name, "replicas")) {}
 
@@ -49,6 +54,7 @@ void GroupMetrics::show(const GroupsStatus& status) {
   groups_.Set(static_cast<double>(status.groups.size()));
   running_.Set(status.running ? 1 : 0);
   failures_.set(status.failures_total);
+  out_of_service_.Set(static_cast<double>(status.failed.size()));
   const RegroupRecord* latest = status.history.empty() ? nullptr : &status.history.back();
   show(together_, status.together_total, latest != nullptr && latest->together ? latest : nullptr);
   show(apart_, status.apart_total, latest != nullptr && !latest->together ? latest : nullptr);

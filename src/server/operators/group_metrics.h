@@ -31,6 +31,7 @@ class GroupMetrics {
   prometheus::Gauge& groups_;
   prometheus::Gauge& running_;
   MirroredCounter failures_;
+  prometheus::Gauge& out_of_service_;
   Changes together_;
   Changes apart_;
 };

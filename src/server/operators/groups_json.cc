@@ -124,7 +124,15 @@ json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns) {
   for (const RegroupRecord& record : status.history) {
     history.push_back(shown_record(record, unix_offset_ns));
   }
+  json::array failed;
+  for (const ReplicaFailure& failure : status.failed) {
+    failed.push_back(
+        json::object{{"replica", std::to_string(failure.replica.value)},
+                     {"at", static_cast<double>(failure.at_ns + unix_offset_ns) / kNsPerS},
+                     {"reason", failure.why}});
+  }
   return {{"groups", std::move(groups)},
+          {"out_of_service", std::move(failed)},
           {"regrouping", shown_running(status, unix_offset_ns)},
           {"history", std::move(history)}};
 }

@@ -86,6 +86,7 @@ class EchoEngine {
   void on(const VariantsPacked&, OutputBatch&) {}
   void on(const MorphReady&, OutputBatch&) {}
   void on(const MorphDone&, OutputBatch&) {}
+  void on(const DevicesFailed&, OutputBatch&) {}
   void on(const BlocksCopied&, OutputBatch&) {}
   void on(const WantMigration& want, OutputBatch& batch) {
     batch.outputs.emplace_back(MigrationAnswered{want.wish_id, want.requests});

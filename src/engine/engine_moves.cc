@@ -1,0 +1,52 @@
+// How requests leave one engine for another.
+
+#include <memory>
+#include <utility>
+
+#include "engine/engine.h"
+
+namespace protean {
+
+MovedRequest Engine::release(RequestId request, TimeNs now_ns) {
+  begin(now_ns);
+  MovedRequest moved{.sequence = scheduler_.release(request)};
+  moved.live = take_live(request);
+  settle();
+  return moved;
+}
+
+// Takes what is known of a request that leaves for another engine.
+LiveRequest Engine::take_live(RequestId request) {
+  const auto found = live_.find(request);
+  LiveRequest live = std::move(found->second);
+  live_.erase(found);
+  timers_.erase({live.timer_ns, request});
+  live.timer_ns = -1;
+  if (steering_) {
+    add(live.drawn_before, steering_->named(live.drawn_at));
+  }
+  live.drawn_at.clear();
+  return live;
+}
+
+std::vector<MovedRequest> Engine::abandon(TimeNs now_ns) {
+  begin(now_ns);
+  std::vector<MovedRequest> all;
+  for (std::unique_ptr<Sequence>& sequence : scheduler_.abandon()) {
+    const RequestId request = sequence->asks.id;
+    all.push_back({std::move(sequence), take_live(request)});
+  }
+  started_.clear();
+  settle();
+  return all;
+}
+
+void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns) {
+  begin(now_ns);
+  const RequestId request = moved.sequence->asks.id;
+  scheduler_.adopt(std::move(moved.sequence), std::move(blocks), now_ns);
+  set_timer(request, live_.emplace(request, std::move(moved.live)).first->second);
+  settle();
+}
+
+}  // namespace protean

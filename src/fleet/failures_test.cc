@@ -1,0 +1,207 @@
+// Tests replicas and members of groups whose devices fail (KunServe section 4.4).
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "fleet/group_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+constexpr TimeNs kTimeout = 10 * kNsPerS;
+
+GroupScene::Options options_of(int replicas) {
+  return {.replicas = replicas, .device_timeout_ns = kTimeout};
+}
+
+// Lets the devices work and time pass until all requests have ended and no group changes.
+void settle_with_time(GroupScene& scene) {
+  for (int round = 0; round < 20'000; ++round) {
+    bool more = scene.ready();
+    for (int replica = 0; replica < static_cast<int>(scene.fleet->size()); ++replica) {
+      more = scene.work(replica) || more;
+    }
+    const bool waits = scene.changing() || !scene.fleet->idle();
+    if (!more && !(waits && scene.tick())) {
+      return;
+    }
+  }
+  FAIL() << "there is no end";
+}
+
+std::string failed_of(const GroupScene& scene) {
+  std::string text;
+  if (scene.sink.groups) {
+    for (const ReplicaFailure& failure : scene.sink.groups->failed) {
+      text += fmt::format("{} {}; ", failure.replica.value, failure.why);
+    }
+  }
+  return text;
+}
+
+TEST(Failures, RequestsOfAReplicaThatHangsGoOnInOthers) {
+  GroupScene scene(options_of(3));
+  for (int topic = 0; topic < 9; ++topic) {
+    scene.arrive(topic, 20, 30);
+  }
+  for (int i = 0; i < 15; ++i) {
+    scene.work(i % 3);
+  }
+  ASSERT_FALSE(scene.sink.seen.at(RequestId{2}).tokens.empty());
+  scene.devices.hang(ReplicaId{1});
+  settle_with_time(scene);
+  scene.expect_all_answered();
+  EXPECT_EQ(failed_of(scene), "1 has not answered for 10 s; ");
+  scene.arrive(1, 20, 5);
+  settle_with_time(scene);
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.sink.observed.at(ReplicaId{1}).running, 0);
+}
+
+TEST(Failures, AStoppedProcessBlamesNoDevice) {
+  GroupScene scene(options_of(2));
+  scene.arrive(1, 20, 30);
+  scene.now_ns += 20 * kTimeout;
+  scene.send(Tick{});
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(failed_of(scene), "");
+}
+
+TEST(Failures, WithoutAReplicaLeftRequestsAreToldSo) {
+  GroupScene scene(options_of(1));
+  scene.arrive(1, 20, 30);
+  scene.work(0);
+  scene.work(0);
+  scene.devices.hang(ReplicaId{0});
+  settle_with_time(scene);
+  const auto& finished = scene.sink.seen.at(RequestId{1}).finished;
+  ASSERT_TRUE(finished.has_value());
+  EXPECT_EQ(finished->failure,
+            "the request's replica has failed, and no other can go on with it: send it again "
+            "later");
+  EXPECT_GT(finished->usage.output_tokens, 0);
+  scene.arrive(1, 20, 30);
+  EXPECT_EQ(scene.sink.seen.at(RequestId{2}).refused->code, ErrorCode::kUnavailable);
+}
+
+TEST(Failures, AGroupGoesOnWithoutAMember) {
+  for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
+    GroupScene scene(options_of(2));
+    ASSERT_TRUE(scene.want({{0, 1}}, by).ok());
+    scene.settle();
+    for (int topic = 0; topic < 4; ++topic) {
+      scene.arrive(topic, 20, 30);
+    }
+    for (int i = 0; i < 5; ++i) {
+      scene.work(0);
+    }
+    scene.devices.hang(ReplicaId{0});  // the one under whose id the group serves
+    settle_with_time(scene);
+    scene.expect_all_answered();
+    EXPECT_EQ(failed_of(scene), "0 has not answered for 10 s; ");
+    EXPECT_EQ(scene.groups(), "0 1");
+    EXPECT_EQ(scene.sink.groups->history.back().failure, "replica 0 has not answered for 10 s");
+    const auto again = scene.want({{0, 1}});
+    ASSERT_FALSE(again.ok());
+    EXPECT_EQ(again.error().message,
+              "these groups cannot be had: replica 0 is out of service: it has not answered for "
+              "10 s");
+  }
+}
+
+// A request is too long for the replica that was chosen for it, and waits for that one's group.
+TEST(Failures, ARequestThatWaitsForTheGroupOfAFailedReplicaGoesToAnother) {
+  for (int victim = 0; victim < 4; ++victim) {
+    GroupScene::Options options = options_of(4);
+    options.scale = ScalePolicy::kNeighbours;
+    GroupScene scene(options);
+    scene.arrive(0, 110, 10);
+    scene.devices.hang(ReplicaId{victim});
+    settle_with_time(scene);
+    scene.expect_all_answered();
+    scene.arrive(1, 110, 10);
+    settle_with_time(scene);
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.sink.seen.at(RequestId{1}).tokens.size(), 10U) << "replica " << victim;
+    EXPECT_EQ(scene.sink.seen.at(RequestId{2}).tokens.size(), 10U) << "replica " << victim;
+  }
+}
+
+TEST(Failures, ASlowCopyBlamesNoDevice) {
+  GroupScene scene(options_of(2));
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  for (int topic = 0; topic < 100; ++topic) {
+    scene.arrive(topic % 6, 20, 30);
+    for (int i = 0; i < 20; ++i) {
+      scene.work(i % 2);
+    }
+    scene.now_ns += kTimeout / 3;  // no step of the change is ready for all this time
+  }
+  EXPECT_TRUE(scene.changing());
+  settle_with_time(scene);
+  scene.expect_all_answered();
+  EXPECT_EQ(failed_of(scene), "");
+  EXPECT_EQ(scene.groups(), "01");
+}
+
+// A member hangs or reports that it has failed at a random moment: idle, in a step, while devices
+// drop or fetch, before and after an exchange. Devices may also fail to take what a step needs. All
+// requests end with the right tokens, and no other replica goes out of service.
+TEST(Failures, AMemberFailsAtARandomMoment) {
+  int in_change = 0;
+  int in_group = 0;
+  for (unsigned seed = 0; seed < 120; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int limit) {
+      return static_cast<int>(random() % static_cast<unsigned>(limit));
+    };
+    GroupScene::Options options = options_of(seed % 3 == 0 ? 2 : 4);
+    options.morphs = below(3) > 0;
+    options.steps_at_once = 1 + below(3);
+    options.scale = below(2) == 0 ? ScalePolicy::kPaper : ScalePolicy::kOff;
+    GroupScene scene(options);
+    const std::vector<std::vector<std::vector<int>>> wishes =
+        options.replicas == 2 ? std::vector<std::vector<std::vector<int>>>{{{0, 1}}, {{0}, {1}}}
+                              : std::vector<std::vector<std::vector<int>>>{
+                                    {{0, 1}}, {{2, 3}}, {{0, 1, 2, 3}}, {{0}, {1}, {2}, {3}}};
+    const int moment = below(400);
+    for (int event = 0; event < 600; ++event) {
+      if (event == moment) {
+        const ReplicaId victim{below(options.replicas)};
+        scene.devices.hang(victim);
+        if (seed % 2 == 0) {
+          scene.send(DevicesFailed{"has lost memory"}, victim);
+        }
+        in_change += scene.changing() ? 1 : 0;
+        in_group += scene.devices.grouped() ? 1 : 0;
+      }
+      const int dice = below(100);
+      if (dice < 6) {
+        scene.arrive(below(6), 1 + below(40), 1 + below(30));
+      } else if (dice < 9) {
+        (void)scene.want(wishes[static_cast<std::size_t>(below(static_cast<int>(wishes.size())))],
+                         below(3) == 0 ? GroupBy::kLayers : GroupBy::kShards);
+      } else if (dice < 40) {
+        scene.ready(0, below(12) == 0 ? std::optional(Error{ErrorCode::kExhausted, "no page"})
+                                      : std::nullopt);
+      } else {
+        scene.work(below(options.replicas));
+      }
+    }
+    scene.arrive(below(6), 20, 20);  // so that the hang is noticed, if it was idle
+    settle_with_time(scene);
+    for (const auto& [id, request] : scene.asked) {
+      scene.expect_answer(id);
+    }
+    EXPECT_TRUE(scene.fleet->idle());
+    EXPECT_LE(scene.sink.groups ? scene.sink.groups->failed.size() : 0U, 1U);
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GT(in_change, 20);
+  EXPECT_GT(in_group, 20);
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,118 @@
+// Devices that fail: their replica's requests go on in others (KunServe section 4.4).
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "fleet/fleet.h"
+
+namespace protean {
+
+// Returns true if the replica's engine serves, and all devices that it depends on work.
+bool Fleet::in_service(std::size_t index) const {
+  return !stations_[index].parked && !grouping_.broken(ReplicaId{static_cast<std::int32_t>(index)});
+}
+
+// Returns true if the replica's engine lives on. The engine of a broken group does until the group
+// has parted.
+bool Fleet::has_deadlines(std::size_t index) const {
+  const ReplicaId replica{static_cast<std::int32_t>(index)};
+  const Station& station = stations_[index];
+  return !station.parked &&
+         (station.failure.empty() || grouping_.is_group(replica) || grouping_.changes(replica));
+}
+
+// Returns true if the requests of the step have gone on elsewhere.
+bool Fleet::is_late(const StepDone& done, ReplicaId replica) const {
+  return done.result.id.value <= stations_[index_of(replica)].steps_given_up;
+}
+
+void Fleet::refuse(RequestId request, TimeNs now_ns) {
+  OutputBatch batch{.at_ns = now_ns};
+  batch.outputs.emplace_back(
+      Refused{request, make_error(ErrorCode::kUnavailable,
+                                  "no replica is in service: its devices have failed, or their "
+                                  "group is being parted after a failure; try again later")});
+  batch.observation = at(ReplicaId{0}).observe();
+  sink_.emit(std::move(batch));
+}
+
+// Returns true while the replica's executor has something to end that is watched.
+bool Fleet::awaits_devices(std::size_t index) const {
+  const ReplicaId replica{static_cast<std::int32_t>(index)};
+  const bool copies = std::any_of(migrations_.begin(), migrations_.end(),
+                                  [&](const auto& one) { return one.second.to == replica; });
+  return watches_[index].timeout_ns != 0 && has_deadlines(index) &&
+         (copies || stations_[index].engine->awaits_executor() || grouping_.committing(replica));
+}
+
+// Finds devices that have something to do and end nothing, and takes their replicas out of service.
+// If the whole fleet was not called for long, such as in a stopped process, no device is blamed.
+void Fleet::watch(TimeNs now_ns) {
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    Watch& watch = watches_[i];
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (!awaits_devices(i)) {
+      watch.since_ns = -1;
+      continue;
+    }
+    const bool paused = now_ns - now_ns_ > watch.timeout_ns / 2;
+    watch.since_ns = watch.since_ns < 0 || paused ? now_ns : watch.since_ns;
+    if (now_ns - watch.since_ns < watch.timeout_ns) {
+      continue;
+    }
+    watch.since_ns = -1;
+    const std::vector<ReplicaId> suspects = grouping_.devices_of(replica);
+    std::vector<ReplicaId> guilty;
+    std::copy_if(suspects.begin(), suspects.end(), std::back_inserter(guilty),
+                 [this](ReplicaId one) {
+                   const Station& station = stations_[index_of(one)];
+                   return station.failure.empty() && station.executor->own().holds_up();
+                 });
+    for (const ReplicaId one : guilty.empty() ? suspects : guilty) {
+      take_out(one, fmt::format("has not answered for {} s", watch.timeout_ns / kNsPerS), now_ns);
+    }
+  }
+}
+
+void Fleet::on(const DevicesFailed& failed, ReplicaId replica, TimeNs now_ns) {
+  take_out(replica, failed.why, now_ns);
+}
+
+void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
+  Station& station = stations_[index_of(replica)];
+  if (!station.failure.empty()) {
+    return;
+  }
+  forget_migrations(replica, now_ns);
+  const std::vector<ReplicaId> engines = grouping_.engines_of(replica);
+  station.failure = why;
+  station.executor->own().give_up();
+  for (const ReplicaId engine : engines) {
+    stations_[index_of(engine)].steps_given_up = at(engine).last_step();
+    watches_[index_of(engine)].since_ns = -1;
+    for (MovedRequest& moved : at(engine).abandon(now_ns)) {
+      owner_.erase(moved.sequence->asks.id);
+      const TimeNs arrived_ns = moved.live.times.arrived_ns;
+      held_.push_back({.request = {}, .arrived_ns = arrived_ns, .moved = std::move(moved)});
+    }
+  }
+  for (HeldRequest& held : held_) {
+    held.at.reset();  // any group may hold it, because runs of neighbours have gaps now
+  }
+  grouping_.fail(replica, why, now_ns);
+}
+
+void Fleet::forget_migrations(ReplicaId replica, TimeNs now_ns) {
+  for (auto next = migrations_.begin(); next != migrations_.end();) {
+    Migration& migration = next->second;
+    const bool source = migration.from == replica;
+    const bool concerned = source || migration.to == replica;
+    if (concerned) {
+      migration.steps.forget(source, now_ns);
+    }
+    next = concerned ? migrations_.erase(next) : std::next(next);
+  }
+}
+
+}  // namespace protean

@@ -1,0 +1,74 @@
+// How groups lose members whose devices have failed (KunServe section 4.4).
+
+#include <algorithm>
+#include <utility>
+
+#include "fleet/grouping.h"
+
+namespace protean {
+
+std::vector<ReplicaId> Grouping::devices_of(ReplicaId engine) const {
+  if (!running_ || !running_->joined() || !running_->concerns(engine)) {
+    return replicas_of(engine);
+  }
+  Replicas all;
+  for (const ReplicaId home : running_->group().homes) {
+    const Replicas some = replicas_of(home);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+std::vector<ReplicaId> Grouping::engines_of(ReplicaId replica) const {
+  Replicas engines;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    const ReplicaId engine{static_cast<std::int32_t>(i)};
+    const Replicas devices = stations_[i].parked ? Replicas() : devices_of(engine);
+    if (std::find(devices.begin(), devices.end(), replica) != devices.end()) {
+      engines.push_back(engine);
+    }
+  }
+  return engines;
+}
+
+bool Grouping::broken(ReplicaId engine) const {
+  if (status_.failed.empty()) {
+    return false;
+  }
+  const Replicas devices = devices_of(engine);
+  return std::any_of(devices.begin(), devices.end(), [this](ReplicaId replica) {
+    return !stations_[index(replica)].failure.empty();
+  });
+}
+
+void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
+  status_.failed.push_back({replica, now_ns, why});
+  told_at_rest_ = false;
+  std::vector<Wanted> wanted;
+  for (const Wanted& before : wanted_) {
+    const Replicas& group = before.replicas;
+    if (std::find(group.begin(), group.end(), replica) == group.end()) {
+      wanted.push_back(before);
+      continue;
+    }
+    for (const ReplicaId one : group) {
+      wanted.push_back({{one}, std::nullopt});
+    }
+  }
+  wanted_ = std::move(wanted);
+  at_rest_ = false;
+  reason_ = fmt::format("replica {} {}", replica.value, why);
+  if (!running_) {
+    return;
+  }
+  Replicas changing;
+  for (const ReplicaId home : running_->group().homes) {
+    const Replicas some = replicas_of(home);
+    changing.insert(changing.end(), some.begin(), some.end());
+  }
+  if (std::find(changing.begin(), changing.end(), replica) != changing.end()) {
+    running_->break_up(reason_);
+  }
+}
+
+}  // namespace protean

@@ -1,0 +1,139 @@
+// How the engines of homes become one, and one becomes theirs again.
+
+#include <utility>
+
+#include "base/check.h"
+#include "fleet/regrouping.h"
+
+namespace protean {
+namespace {
+
+constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
+
+}  // namespace
+
+// Makes one engine of all.
+void Regrouping::unify() {
+  if (!together_) {
+    go_back_to_moving();
+    return;
+  }
+  if (!all_quiet()) {
+    return;
+  }
+  std::vector<EngineState> states;
+  for (std::size_t home = 0; home < count(); ++home) {
+    states.push_back(engine(home).release_all(now_ns_));
+    Station& station = at(group_.homes[home]);
+    station.executor->part();
+    station.parked = home > 0;
+  }
+  joint_.reset();
+  EngineState all = join_homes(std::move(states));
+  for (const auto& [request, live] : all.live) {
+    news_.moved.emplace_back(request, first());
+  }
+  config_.devices->unify(first());
+  EngineConfig config = config_.wide_engine(group_.wide);
+  check(config.scheduler.kv_blocks == group_.wide.kv.blocks, "a group begins with its homes' KV");
+  config.replica = first();
+  if (config.morph) {
+    config.morph->ids_after = ++*generation_ << 20;
+  }
+  Station& station = at(first());
+  const bool pinned = station.pinned;  // the home's form, which the group begins with
+  group_.first =
+      std::exchange(station.engine, std::make_unique<Engine>(config, *station.executor, sink_));
+  wide().absorb(std::move(all), now_ns_);
+  end(pinned);
+  if (pinned) {  // the KV cache gets what is free
+    (void)wide().want({.layers = group_.wide.layer_precision, .embeddings = group_.wide.embeddings},
+                      now_ns_);
+  }
+}
+
+bool Regrouping::at_home_form() {
+  const std::optional<Form> form = wide().form();
+  return !form || (wide().form_at_rest() && equally_precise(*form, group_.wide) &&
+                   form->kv.blocks == group_.wide.kv.blocks);
+}
+
+// Takes the group's form back to the one with which it began.
+void Regrouping::shrink() {
+  if (together_) {
+    end(!asked_ && at(first()).pinned);
+    return;
+  }
+  const bool changing = asked_ && !wide().form_at_rest();
+  if (now_ns_ < wait_.until_ns || changing) {
+    return;
+  }
+  // From now on the group takes no request that a home could not hold, else parting might never
+  // begin.
+  wide().hold_form(true);
+  wide().promise_kv(group_.home.kv.blocks, group_.wide.kv.blocks);
+  if (at_home_form()) {
+    wide().hold_steps();
+    stage_ = Stage::kDividing;
+    return;
+  }
+  const bool again = std::exchange(asked_, true);
+  const Result<Morph> morph = wide().want({.layers = group_.wide.layer_precision,
+                                           .embeddings = group_.wide.embeddings,
+                                           .kv_blocks = group_.wide.kv.blocks},
+                                          now_ns_);
+  wait_.reason = morph.ok() ? "the group's form goes back to the replicas'" : morph.error().message;
+  if (again || !morph.ok()) {
+    try_later(wait_.reason, kRetryNs);
+  }
+}
+
+// Gives each request a home and makes one engine for each.
+void Regrouping::divide() {
+  if (together_) {
+    stage_ = Stage::kShrinking;
+    return;
+  }
+  if (!wide().quiet()) {
+    return;
+  }
+  const SchedulerConfig& limits = group_.first->limits();
+  EngineState all = wide().release_all(now_ns_);
+  Result<EngineStates> split = split_homes(all,
+                                           {.count = static_cast<int>(count()),
+                                            .blocks = group_.home.kv.blocks,
+                                            .block_tokens = limits.block_tokens,
+                                            .max_num_seqs = limits.max_num_seqs},
+                                           parts_ != Parts::kWithRoom);
+  if (!split.ok()) {
+    wide().absorb(std::move(all), now_ns_);
+    wide().go_on(now_ns_);
+    try_later(split.error().message, kRetryNs);
+    stage_ = Stage::kShrinking;
+    return;
+  }
+  wait_.reason.clear();
+  wait_.attempts = 0;
+  record_.preempted += split->preempted;
+  for (std::vector<BlockMove>& wave : split->moves) {
+    record_.blocks_moved += std::ssize(wave);
+    at(first()).executor->own().move_blocks(std::move(wave));
+  }
+  config_.devices->divide(first());
+  at(first()).engine = std::move(group_.first);
+  form_ = group_.wide;
+  begin_joint_steps();
+  for (std::size_t home = 0; home < count(); ++home) {
+    at(group_.homes[home]).parked = false;
+    for (const auto& [request, live] : split->homes[home].live) {
+      news_.moved.emplace_back(request, group_.homes[home]);
+    }
+    if (broken()) {
+      engine(home).hold_steps();
+    }
+    engine(home).absorb(std::move(split->homes[home]), now_ns_);
+  }
+  let_homes_go_on();
+}
+
+}  // namespace protean

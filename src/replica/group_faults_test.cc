@@ -1,0 +1,186 @@
+// Tests groups of real devices that lose memory or cannot map it, at any point of a change
+// (KunServe section 4.4).
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "replica/load_scene_for_test.h"
+#include "worker/pool_files_for_test.h"
+
+namespace protean {
+namespace {
+
+struct GroupFaults : ReplicasTest {
+  // Halves of the MLPs leave more memory than the KV of a layer takes, so that replicas without a
+  // free page can divide layers.
+  GroupFaults() {
+    spec.layers = 4;
+    spec.ffn = 512;
+    kv_cache_memory = "1536KiB";
+    write_hf_checkpoint(directory.path(), spec, {});
+  }
+
+  static constexpr std::uint64_t kMostRequests = 200;
+  static constexpr std::uint64_t kOutstanding = 6;
+
+  // Lets two replicas form a group and part again, forever, under a load. `at_point` is called at
+  // each point of the changes with its number, until it returns true; the load ends once `over`
+  // does.
+  struct Story {
+    GroupBy by = GroupBy::kShards;
+    std::function<void(int)> at_point;
+    std::function<bool(const GroupsStatus&)> over;
+  };
+  std::shared_ptr<const GroupsStatus> tell(FleetLoad& load, const Story& story) {
+    std::shared_ptr<const GroupsStatus> status;
+    int point = 0;
+    const auto want = [&](bool together) {
+      const std::vector<ReplicaId> both = {ReplicaId{0}, ReplicaId{1}};
+      GroupWish wish{.groups = {both}, .by = story.by};
+      if (!together) {
+        wish.groups = {{both[0]}, {both[1]}};
+      }
+      load.inbox.push({steady_now_ns(), WantGroups{1, std::move(wish)}});
+    };
+    want(true);
+    load.run(kMostRequests, kOutstanding, [&](const OutputBatch& batch) {
+      for (const Output& output : batch.outputs) {
+        if (const auto* answer = std::get_if<GroupsAnswered>(&output)) {
+          EXPECT_TRUE(answer->changes.ok()) << answer->changes.error().message;
+        }
+      }
+      if (batch.groups == nullptr) {
+        return;
+      }
+      status = batch.groups;
+      expect_legal(*status);
+      story.at_point(point++);
+      if (story.over(*status)) {
+        load.enough();
+      } else if (!status->running && status->failed.empty()) {
+        want(status->groups.size() == 2);
+      }
+    });
+    return status;
+  }
+
+  void expect_legal(const GroupsStatus& status) const {
+    for (const GroupStatus& group : status.groups) {
+      expect_whole(group.form);
+    }
+    expect_whole(status.joint_form);
+  }
+  void expect_whole(const std::optional<Form>& form) const {
+    for (int layer = 0; form && layer < spec.layers; ++layer) {
+      for (const Component component :
+           {Component::kAttention, Component::kMlp, Component::kEmbeddings}) {
+        EXPECT_FALSE(copies_of(form->group, layer, component, form->shards).empty());
+      }
+    }
+  }
+  void expect_right(const FleetLoad& load) {
+    if (right_.empty()) {
+      FleetLoad one(groupable(1), *this);
+      one.run(kMostRequests, 16);
+      right_ = one.answers;
+    }
+    for (const auto& [id, answer] : load.answers) {
+      EXPECT_EQ(answer.reason, FinishReason::kLength) << "request " << id.value;
+      EXPECT_EQ(answer.tokens, right_.at(id).tokens) << "request " << id.value;
+      EXPECT_EQ(answer.logprobs, right_.at(id).logprobs) << "request " << id.value;
+    }
+  }
+
+ private:
+  std::map<RequestId, FleetAnswer> right_;
+};
+
+// Points are in, before and after both directions of a change: forms come to rest, steps end, each
+// component is dropped or fetched, KV is exchanged, engines become one and two again.
+constexpr int kPoints = 24;
+
+TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
+  std::set<std::string> stages;
+  for (int at = 0; at < kPoints; ++at) {
+    SCOPED_TRACE(at);
+    ReplicaOptions options = groupable(2);
+    options.holds_at_once = 1 + at % 3;
+    FleetLoad load(options, *this);
+    const std::vector<int> files = pool_files();
+    ASSERT_EQ(files.size(), 2U);
+    bool lost = false;
+    const auto status =
+        tell(load, {.by = at % 2 == 0 ? GroupBy::kShards : GroupBy::kLayers,
+                    .at_point =
+                        [&](int point) {
+                          if (point == at) {
+                            lost = true;
+                            lose_memory(files[static_cast<std::size_t>(at / 2 % 2)]);
+                          }
+                        },
+                    .over =
+                        [&](const GroupsStatus& now) {
+                          if (!lost && now.running) {
+                            stages.insert(now.stage);
+                          }
+                          return !now.failed.empty() && !now.running;
+                        }});
+    expect_right(load);
+    ASSERT_EQ(status->failed.size(), 1U);
+    EXPECT_EQ(status->failed.front().why, "has lost memory: an access to its pages failed");
+    EXPECT_EQ(status->groups.size(), 2U);
+    ASSERT_FALSE(testing::Test::HasFailure());
+  }
+  EXPECT_EQ(stages.size(), 2U) << "joint steps, and waits for the end of steps";
+}
+
+TEST_F(GroupFaults, ADeviceThatCannotMapMemoryAtAnyPointTurnsTheChangeBack) {
+  int failures = 0;
+  for (int at = 0; at < kPoints; ++at) {
+    SCOPED_TRACE(at);
+    ReplicaOptions options = groupable(2);
+    options.holds_at_once = 1 + at % 3;
+    FleetLoad load(options, *this);
+    const std::vector<int> files = pool_files();
+    ASSERT_EQ(files.size(), 2U);
+    std::optional<MapsFail> fault;
+    int last = -1;
+    const auto status =
+        tell(load, {.by = at % 2 == 0 ? GroupBy::kLayers : GroupBy::kShards,
+                    .at_point =
+                        [&](int point) {
+                          last = point;
+                          if (point == at) {
+                            fault.emplace(files[static_cast<std::size_t>(at / 2 % 2)]);
+                          }
+                        },
+                    .over =
+                        [&](const GroupsStatus& now) {
+                          const bool failed = now.running && !now.running->failure.empty();
+                          if (failed || now.failures_total > 0 || last >= at + 6) {
+                            fault.reset();
+                          }
+                          return last >= at && !fault && !now.running && now.groups.size() == 2;
+                        }});
+    failures += status->failures_total > 0 ? 1 : 0;
+    expect_right(load);
+    EXPECT_TRUE(status->failed.empty());
+    for (const RegroupRecord& record : status->history) {
+      EXPECT_TRUE(record.failure.empty() ||
+                  record.failure.find("of mapped pages") != std::string::npos ||
+                  record.failure.starts_with("turned back"))
+          << record.failure;
+    }
+    ASSERT_FALSE(testing::Test::HasFailure());
+  }
+  EXPECT_GE(failures, kPoints / 4);
+}
+
+}  // namespace
+}  // namespace protean

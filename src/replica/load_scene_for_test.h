@@ -1,0 +1,202 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <semaphore>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "replica/replica.h"
+#include "tests/checkpoints/checkpoints.h"
+
+// Fleets of real workers under a load whose answers are known, for tests.
+
+namespace protean {
+
+class FleetOutputs : public TokenSink {
+ public:
+  void emit(OutputBatch batch) override { queue_.push(std::move(batch)); }
+  std::vector<OutputBatch> take() { return queue_.pop_all(); }
+
+ private:
+  BoundedQueue<OutputBatch> queue_{1};
+};
+
+struct FleetAnswer {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::optional<FinishReason> reason;
+};
+
+// Allows every token. The first device that asks hangs until the end of the test.
+class HangingOnce : public TokenConstraint {
+ public:
+  explicit HangingOnce(bool hangs) : hangs_(hangs) {}
+  void allowed_after(std::span<const TokenId>, TokenMask mask) override {
+    if (hangs_.exchange(false)) {
+      goes_on.acquire();
+    }
+    std::fill(mask.begin(), mask.end(), ~std::uint64_t{0});
+  }
+  std::binary_semaphore goes_on{0};
+
+ private:
+  std::atomic<bool> hangs_;
+};
+
+struct ReplicasTest : testing::Test {
+  ReplicasTest() {
+    log::set_level(log::Level::kError);
+    spec.architecture = "llama";
+    spec.layers = 2;
+    spec.hidden = 64;
+    spec.ffn = 128;
+    spec.vocab = 300;
+    spec.max_context = 2048;
+    spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 16};
+    write_hf_checkpoint(directory.path(), spec, {});
+  }
+
+  ReplicaOptions options_for(const GroupOptions& group) {
+    const Machine machine{.topology = {.cpus = {{.cpu = 0}, {.cpu = 1}, {.cpu = 2}, {.cpu = 3}}},
+                          .cores = 4,
+                          .free_memory_bytes = 256 * kMiB};
+    ReplicaOptions options;
+    options.model = {.model = directory.path(),
+                     .max_model_len = "2048",
+                     .kv_cache_memory = kv_cache_memory,
+                     .group = group,
+                     .max_num_seqs = 16,
+                     .max_num_batched_tokens = 256};
+    options.sizing = choose_sizing(options.model, spec, machine).value();
+    for (CpuShare& share : options.sizing.cpus) {
+      share = {};  // on any CPU
+    }
+    return options;
+  }
+
+  // The same for replicas that can become groups. Their KV leaves no page free.
+  ReplicaOptions groupable(int replicas) {
+    ReplicaOptions options = options_for({.replicas = replicas, .most_tensor = 2});
+    const Sizing& sizing = options.sizing;
+    MorphConfig morph{.mode = MorphMode::kOff};
+    morph.start = sizing.form;
+    morph.bounds = {.spec = spec,
+                    .budget = sizing.budget,
+                    .full = sizing.form,
+                    .order = swap_targets(spec.layers, false),
+                    .ladder = {highest_precision(sizing.form)}};
+    options.morph = morph;
+    options.variants =
+        VariantStore::open({open_checkpoint(directory.path()).value(), directory.path()}, {},
+                           {.directory = variants.path(), .precisions = {}, .shards = 2})
+            .value();
+    return options;
+  }
+
+  // Short and long, greedy and seeded, with penalties and logprobs, some with equal beginnings.
+  Request request(std::uint64_t id) const {
+    std::mt19937 random(static_cast<unsigned>(id % 50));
+    Request made;
+    made.id = RequestId{id};
+    const std::size_t length = 1 + random() % (id % 4 == 0 ? 500 : 60);
+    for (std::size_t i = 0; i < length; ++i) {
+      made.prompt.push_back(static_cast<TokenId>(random() % 300));
+    }
+    made.max_tokens = 40 + static_cast<int>(random() % 160);
+    made.sampling.temperature = id % 2 == 0 ? 0 : 1;
+    made.sampling.seed = id % 50;
+    made.sampling.presence_penalty = id % 5 == 0 ? 0.5F : 0;
+    made.logprobs.answer = id % 3 == 0;
+    made.constraint = id == 3 ? constraint : nullptr;
+    return made;
+  }
+
+  ModelSpec spec;
+  std::string kv_cache_memory = "4MiB";
+  TemporaryDirectory directory;
+  TemporaryDirectory variants;
+  std::shared_ptr<TokenConstraint> constraint;  // of the third request
+};
+
+// A fleet with `outstanding` requests at a time until `count` have ended. on_batch is called with
+// each batch.
+struct FleetLoad {
+  FleetLoad(const ReplicaOptions& options, const ReplicasTest& scene)
+      : scene_(scene),
+        checkpoint_(open_checkpoint(options.model.model).value()),
+        replicas_(Replicas::start(options, *checkpoint_, inbox, outputs).value()) {}
+
+  void run(std::uint64_t count, std::uint64_t outstanding,
+           const std::function<void(const OutputBatch&)>& on_batch = {}) {
+    count_ = count;
+    const auto send = [&] { inbox.push({steady_now_ns(), Arrival{scene_.request(++sent_)}}); };
+    while (sent_ < std::min(count, outstanding)) {
+      send();
+    }
+    for (std::uint64_t ended = 0; ended < count_;) {
+      for (const OutputBatch& batch : outputs.take()) {
+        for (const Output& output : batch.outputs) {
+          if (const auto* token = std::get_if<NewToken>(&output)) {
+            FleetAnswer& answer = answers[token->request];
+            answer.tokens.push_back(token->token);
+            if (token->logprobs) {
+              answer.logprobs.push_back(token->logprobs->logprob);
+            }
+          } else if (const auto* finished = std::get_if<Finished>(&output)) {
+            EXPECT_FALSE(answers[finished->request].reason.has_value());
+            answers[finished->request].reason = finished->reason;
+            ++ended;
+            if (sent_ < count_) {
+              send();
+            }
+          }
+          ASSERT_FALSE(std::holds_alternative<Refused>(output));
+        }
+        observed[batch.replica] = batch.observation;
+        if (on_batch) {
+          on_batch(batch);
+        }
+      }
+    }
+  }
+
+  // No request follows those that were sent.
+  void enough() { count_ = sent_; }
+
+  Inbox inbox{1024};
+  FleetOutputs outputs;
+  std::map<RequestId, FleetAnswer> answers;
+  std::map<ReplicaId, Observation> observed;
+
+ private:
+  const ReplicasTest& scene_;
+  std::uint64_t count_ = 0;
+  std::uint64_t sent_ = 0;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Replicas> replicas_;
+};
+
+inline void expect_same(const std::map<RequestId, FleetAnswer>& got,
+                        const std::map<RequestId, FleetAnswer>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [id, answer] : want) {
+    EXPECT_EQ(got.at(id).reason, FinishReason::kLength);
+    EXPECT_EQ(got.at(id).tokens, answer.tokens) << "request " << id.value;
+    EXPECT_EQ(got.at(id).logprobs, answer.logprobs) << "request " << id.value;
+  }
+}
+
+}  // namespace protean

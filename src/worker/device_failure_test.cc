@@ -1,0 +1,180 @@
+// Devices that hang in a group: the others part without them and compute the same tokens.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <semaphore>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "worker/join_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+constexpr std::size_t kTokens = 8;  // that a talk draws
+
+// Allows every token, once it is let.
+class Hanging : public TokenConstraint {
+ public:
+  void allowed_after(std::span<const TokenId>, TokenMask mask) override {
+    entered.release();
+    goes_on.acquire();
+    std::fill(mask.begin(), mask.end(), ~std::uint64_t{0});
+  }
+  std::binary_semaphore entered{0};
+  std::binary_semaphore goes_on{0};
+};
+
+// What two devices hold of a component if there is one copy.
+std::vector<ShardRun> one_copy(int layer, Component component, bool by_layers) {
+  const ShardRun all{0, kJoinShards};
+  if (!by_layers) {
+    return {{0, kJoinShards / 2}, {kJoinShards / 2, kJoinShards / 2}};
+  }
+  return component == Component::kEmbeddings ? std::vector{all, all}
+         : layer == 0                        ? std::vector{all, ShardRun()}
+                                             : std::vector{ShardRun(), all};
+}
+
+// The steps that drop one of two copies of everything.
+std::vector<HoldShards> drops(bool by_layers) {
+  std::vector<HoldShards> all;
+  if (!by_layers) {
+    all.push_back({0, Component::kEmbeddings, one_copy(0, Component::kEmbeddings, by_layers)});
+  }
+  for (const Component component : {Component::kMlp, Component::kAttention}) {
+    for (int layer = 0; layer < kJoinLayers; ++layer) {
+      all.push_back({layer, component, one_copy(layer, component, by_layers)});
+    }
+  }
+  return all;
+}
+
+// Two replicas of one device each, of which one will hang.
+struct FailingScene {
+  FailingScene() : scene({.name = "bf16"}, 2, 2) {}
+
+  CpuWorker& leader() { return scene.worker(0); }
+  void commit(const HoldShards& step) {
+    const MorphId id{++last_id};
+    leader().prepare(id, step);
+    const MorphReady ready = scene.ears[0]->ready(id.value);
+    ASSERT_FALSE(ready.failure) << ready.failure->message;
+    leader().keep({{}, {}});
+    leader().commit(id);
+  }
+  void drop(const HoldShards& step) {
+    commit(step);
+    scene.ears[0]->done(last_id);
+  }
+  void fetch(const HoldShards& step) {
+    const ShardRun all{0, kJoinShards};
+    drop({step.layer, step.component, {all, all}});
+  }
+  StepPlan plan_of(JoinTalk& talk) {
+    StepPlan plan;
+    plan.id = StepId{++last_step};
+    add(plan, talk);
+    return plan;
+  }
+  // Starts a step in which the device that draws hangs, and one after it. Returns that device.
+  int hang(const std::shared_ptr<Hanging>& constraint, std::size_t homes, std::size_t home) {
+    for (const bool first : {true, false}) {
+      JoinTalk talk = talk_of(0, join_spec());
+      talk.blocks = {0, 1, 2};
+      std::vector<StepPlan> plans(homes);
+      plans[home] = plan_of(talk);
+      if (first) {
+        plans[home].samples.front().constraint = constraint;
+        plans[home].samples.front().history_count = 9;
+        plans[home].samples.front().prompt_count = 9;
+        plans[home].history = talk.tokens;
+      }
+      leader().start(std::move(plans));
+    }
+    constraint->entered.acquire();
+    while (scene.worker(0).holds_up() && scene.worker(1).holds_up()) {
+      std::this_thread::yield();
+    }
+    return scene.worker(0).holds_up() ? 0 : 1;
+  }
+  // Computes a talk from its first token on one replica, and returns what it draws.
+  std::vector<float> drawn_by(int replica) {
+    JoinTalk talk = talk_of(1, join_spec());
+    for (BlockId block = 0; block < 15; ++block) {
+      talk.blocks.push_back(block);
+    }
+    while (talk.seen.size() < 2 * kTokens) {
+      StepPlan plan = plan_of(talk);
+      const StepId id = plan.id;
+      scene.worker(replica).start(std::move(plan));
+      StepResult result;
+      do {  // a step that was given up may tell that it failed
+        result = scene.ears[static_cast<std::size_t>(replica)]->next_step();
+      } while (result.id != id);
+      take(result, {&talk});
+    }
+    return talk.seen;
+  }
+
+  JoinScene scene;
+  std::uint64_t last_id = 0;
+  std::uint64_t last_step = 0;
+};
+
+// A device hangs in a step while some copies are dropped and the next one is about to be, so that
+// the other device waits for it in the step, or in the exchange after it.
+TEST(DeviceFailure, TheOtherDeviceFetchesWhatItDropped) {
+  const std::vector<float> right = FailingScene().drawn_by(0);
+  for (const bool by_layers : {false, true}) {
+    const std::vector<HoldShards> steps = drops(by_layers);
+    for (std::size_t moment = 0; moment < steps.size(); ++moment) {
+      SCOPED_TRACE(moment);
+      const auto constraint = std::make_shared<Hanging>();
+      FailingScene failing;
+      failing.leader().join({&failing.scene.worker(1)});
+      for (std::size_t i = 0; i < moment; ++i) {
+        failing.drop(steps[i]);
+      }
+      const int victim = failing.hang(constraint, 2, moment % 2);
+      failing.commit(steps[moment]);
+      failing.scene.worker(victim).give_up();
+      failing.scene.ears[0]->done(failing.last_id);
+      for (std::size_t i = moment + 1; i-- > 0;) {
+        failing.fetch(steps[i]);
+      }
+      failing.leader().part();
+      EXPECT_EQ(failing.drawn_by(1 - victim), right);
+      constraint->goes_on.release();
+    }
+  }
+}
+
+TEST(DeviceFailure, TheDevicesOfOneReplicaPart) {
+  const std::vector<float> right = FailingScene().drawn_by(0);
+  for (const bool by_layers : {false, true}) {
+    const std::vector<HoldShards> steps = drops(by_layers);
+    const auto constraint = std::make_shared<Hanging>();
+    FailingScene failing;
+    failing.leader().join({&failing.scene.worker(1)});
+    for (const HoldShards& step : steps) {
+      failing.drop(step);
+    }
+    failing.leader().unify();
+    const int victim = failing.hang(constraint, 1, 0);
+    failing.scene.worker(victim).give_up();
+    failing.leader().divide();
+    for (std::size_t i = steps.size(); i-- > 0;) {
+      failing.fetch(steps[i]);
+    }
+    failing.leader().part();
+    EXPECT_EQ(failing.drawn_by(1 - victim), right);
+    constraint->goes_on.release();
+  }
+}
+
+}  // namespace
+}  // namespace protean

@@ -1,0 +1,62 @@
+// What hardware that fails does to a server: one of its threads stands still, or memory is lost.
+import { spawn } from 'node:child_process';
+import { readdirSync, readFileSync, readlinkSync, truncateSync } from 'node:fs';
+import { sleep } from './server.mjs';
+
+// Attaches to a thread, which stops that one only, and lets it go on when its own input ends.
+const script = `
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+thread = int(sys.argv[1])
+for request in (0x4206, 0x4207):  # PTRACE_SEIZE, PTRACE_INTERRUPT
+    if libc.ptrace(request, thread, None, None) != 0:
+        sys.exit('ptrace: ' + os.strerror(ctypes.get_errno()))
+os.waitpid(thread, 0x40000000)  # __WALL
+print('stopped', flush=True)
+sys.stdin.read()
+`;
+
+function cpuTicks(pid) {
+  return new Map(readdirSync(`/proc/${pid}/task`).map((thread) => {
+    const fields = readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8').replace(/^.*\) /, '').split(' ');
+    return [thread, Number(fields[11]) + Number(fields[12])];
+  }));
+}
+
+// Returns the thread that has computed most while the server has work.
+async function busiestThread(pid) {
+  const before = cpuTicks(pid);
+  for (let i = 0; i < 500; ++i) {
+    await sleep(20);
+    const used = [...cpuTicks(pid)].map(([thread, ticks]) => [ticks - (before.get(thread) ?? 0), thread]);
+    const [ticks, thread] = used.sort(([a], [b]) => b - a)[0];
+    if (ticks >= 5) return thread;
+  }
+  throw new Error('no thread of the server computes');
+}
+
+async function hang(thread) {
+  const tracer = spawn('python3', ['-c', script, thread], { stdio: ['pipe', 'pipe', 'pipe'] });
+  const ended = new Promise((settle) => tracer.once('close', settle));
+  let refused = '';
+  tracer.stderr.on('data', (text) => { refused += text; });
+  const stopped = await Promise.race([new Promise((settle) => tracer.stdout.once('data', () => settle(true))), ended.then(() => false)]);
+  return { refused: stopped ? '' : refused, goOn: () => { tracer.stdin.end(); return ended; } };
+}
+
+// Stops the thread that computes most. `refused` says why no thread can be stopped here; goOn() lets it go on. A thread
+// that holds a lock which others need is let go, because `alive` does not answer then, and another try is made.
+export async function hangBusiestThread(pid, alive) {
+  for (let tries = 0; tries < 5; ++tries) {
+    const hung = await hang(await busiestThread(pid));
+    if (hung.refused || await alive().then(() => true, () => false)) return hung;
+    await hung.goOn();
+  }
+  throw new Error('the server does not answer while one of its threads stands still');
+}
+
+// Cuts the file behind the pages of one of the server's devices: each first access to a page is an error from then on.
+export function loseMemory(pid) {
+  const files = readdirSync(`/proc/${pid}/fd`).map((fd) => `/proc/${pid}/fd/${fd}`);
+  truncateSync(files.find((file) => { try { return readlinkSync(file).startsWith('/memfd:protean-pages'); } catch { return false; } }), 0);
+}
