@@ -14,7 +14,7 @@ struct FleetOptions {
   std::string router = "first-token";
   std::string scale = "off";
   std::string drop = "off";
-  int holds_at_once = 1;
+  int holds_at_once = 8;
   int device_timeout_s = 300;  // 0: devices are not watched
 };
 

@@ -37,7 +37,7 @@ struct ReplicaOptions {
   RouterPolicy router = RouterPolicy::kFirstToken;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
-  int holds_at_once = 1;         // see GroupConfig::steps_at_once
+  int holds_at_once = 8;         // see GroupConfig::steps_at_once
   TimeNs device_timeout_ns = 0;  // see Member
 };
 
