@@ -68,11 +68,11 @@ void lower_embeddings(const FormBounds& bounds, Precision rung, const Form& befo
     return weight_pages(bounds.spec, form, bounds.budget.page_bytes);
   };
   Form last = forms.back();
-  const std::int64_t beside =
+  const std::int64_t in_addition =
       pages_to_prepare(bounds.spec, last, SwapComponent{0, Component::kEmbeddings, embeddings},
                        bounds.budget.page_bytes);
-  const std::int64_t most = pages_of(last) + beside;
-  if (2 * beside > pages_of(before) - pages_of(last)) {
+  const std::int64_t most = pages_of(last) + in_addition;
+  if (2 * in_addition > pages_of(before) - pages_of(last)) {
     return;
   }
   std::erase_if(forms, [&](const Form& form) { return pages_of(form) < most; });
@@ -150,7 +150,7 @@ Status validate(const FormBounds& bounds) {
   }
   const Form full = with_fitting_kv(bounds, bounds.full);
   if (full.kv.blocks <= 0) {
-    return make_error(ErrorCode::kExhausted, "{} leave no page of {} for KV beside layers at {}",
+    return make_error(ErrorCode::kExhausted, "{} leave no page of {} for KV with layers at {}",
                       format_bytes(bounds.budget.pages * bounds.budget.page_bytes),
                       format_bytes(bounds.budget.page_bytes), precision_label(bounds.full));
   }

@@ -41,7 +41,7 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
   EXPECT_EQ(halves[1].layer_precision[3], (LayerPrecision{Precision::kBf16, Precision::kW8}));
 }
 
-// The last layers' pages are what their variant takes beside the old ones.
+// The last layers' pages are what their variant takes in addition to the old ones.
 TEST(FormPath, TheEmbeddingsGoWithTheLastLayersOfARung) {
   FormBounds bounds = bounds_for_test(16);
   const std::vector<Form> path = path_to(bounds, Precision::kW4);

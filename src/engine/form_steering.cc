@@ -388,7 +388,7 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
       form_pages(spec, form, budget.page_bytes) + budget.reserve - budget.pages;
   if (missing > 0 || form.kv.blocks <= 0) {
     return too_large(
-        "'{}' lacks {}: beside these weights {} KV blocks fit; lower more layers or ask for fewer "
+        "'{}' lacks {}: with these weights {} KV blocks fit; lower more layers or ask for fewer "
         "blocks",
         to_string(form), format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes),
         fitting);

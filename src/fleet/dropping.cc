@@ -10,10 +10,10 @@ namespace {
 
 constexpr double kRestoreBelowShare = 0.5;
 
-std::int64_t blocks_lacking(std::span<const DropUnit> units) {
+std::int64_t blocks_lacking(std::span<const DropCandidate> candidates) {
   std::int64_t lacking = 0;
-  for (const DropUnit& unit : units) {
-    lacking += unit.kv_blocks_awaited - (unit.kv_blocks - unit.kv_blocks_used);
+  for (const DropCandidate& candidate : candidates) {
+    lacking += candidate.kv_blocks_awaited - (candidate.kv_blocks - candidate.kv_blocks_used);
   }
   return lacking;
 }
@@ -54,16 +54,17 @@ Result<DropPolicy> parse_drop(std::string_view name) {
   return make_error(ErrorCode::kInvalidArgument, "--drop {}: use off or paper", name);
 }
 
-std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const DropCosts& costs) {
-  const std::int64_t lacking = blocks_lacking(units);
+std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
+                                     const DropCosts& costs) {
+  const std::int64_t lacking = blocks_lacking(candidates);
   std::vector<DropGroup> groups;
-  for (const DropUnit& unit : units) {
-    if (unit.by_layers) {
+  for (const DropCandidate& candidate : candidates) {
+    if (candidate.by_layers) {
       continue;
     }
     DropGroup& group =
         groups.emplace_back(DropGroup{.replicas = {}, .copy_bytes = costs.copy_bytes});
-    for (const ReplicaId replica : unit.replicas) {
+    for (const ReplicaId replica : candidate.replicas) {
       group.replicas.push_back(replica.value);
     }
   }
@@ -93,16 +94,17 @@ std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const Drop
   return wish.groups.empty() ? std::nullopt : std::optional(std::move(wish));
 }
 
-std::optional<GroupWish> choose_restore(std::span<const DropUnit> units) {
-  if (std::any_of(units.begin(), units.end(),
-                  [](const DropUnit& unit) { return unit.kv_blocks_awaited > 0; })) {
+std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates) {
+  if (std::any_of(candidates.begin(), candidates.end(),
+                  [](const DropCandidate& candidate) { return candidate.kv_blocks_awaited > 0; })) {
     return std::nullopt;
   }
-  for (const DropUnit& unit : units) {
-    if (unit.by_layers && static_cast<double>(unit.kv_blocks_used) <
-                              kRestoreBelowShare * static_cast<double>(unit.whole_kv_blocks)) {
+  for (const DropCandidate& candidate : candidates) {
+    if (candidate.by_layers &&
+        static_cast<double>(candidate.kv_blocks_used) <
+            kRestoreBelowShare * static_cast<double>(candidate.whole_kv_blocks)) {
       GroupWish wish;
-      for (const ReplicaId replica : unit.replicas) {
+      for (const ReplicaId replica : candidate.replicas) {
         wish.groups.push_back({replica});
       }
       return wish;

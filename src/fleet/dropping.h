@@ -22,7 +22,7 @@ std::string_view to_string(DropPolicy policy);
 Result<DropPolicy> parse_drop(std::string_view name);
 
 // A replica or group as the policy sees it.
-struct DropUnit {
+struct DropCandidate {
   std::vector<ReplicaId> replicas;  // ascending
   bool by_layers = false;           // a group that has dropped layers
   std::int64_t kv_blocks = 0;
@@ -41,10 +41,11 @@ struct DropCosts {
 // less. Nothing if no request lacks KV, or nothing can be dropped. Groups by layers stay as they
 // are, because their devices do not join others. A new group merges groups of equal size, and its
 // replica count is a power of two; otherwise nothing is returned.
-std::optional<GroupWish> choose_drop(std::span<const DropUnit> units, const DropCosts& costs);
+std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
+                                     const DropCosts& costs);
 
 // Returns a group that is to part: no queued request lacks KV, and what is in use is below 50 % of
 // what its replicas have if nothing is dropped (section 4.4).
-std::optional<GroupWish> choose_restore(std::span<const DropUnit> units);
+std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates);
 
 }  // namespace protean

@@ -13,17 +13,17 @@ namespace {
 
 constexpr DropCosts kCosts{.copy_bytes = 1000, .block_bytes = 100, .layers = 8};
 
-DropUnit drop_unit(std::vector<int> replicas, std::int64_t used, std::int64_t awaited) {
-  DropUnit unit{.replicas = {},
-                .by_layers = replicas.size() > 1,
-                .kv_blocks = 20 * std::ssize(replicas),
-                .kv_blocks_used = used,
-                .kv_blocks_awaited = awaited,
-                .whole_kv_blocks = 20 * std::ssize(replicas)};
+DropCandidate drop_candidate(std::vector<int> replicas, std::int64_t used, std::int64_t awaited) {
+  DropCandidate candidate{.replicas = {},
+                          .by_layers = replicas.size() > 1,
+                          .kv_blocks = 20 * std::ssize(replicas),
+                          .kv_blocks_used = used,
+                          .kv_blocks_awaited = awaited,
+                          .whole_kv_blocks = 20 * std::ssize(replicas)};
   for (const int replica : replicas) {
-    unit.replicas.push_back(ReplicaId{replica});
+    candidate.replicas.push_back(ReplicaId{replica});
   }
-  return unit;
+  return candidate;
 }
 
 std::string shown(const std::optional<GroupWish>& wish) {
@@ -39,8 +39,8 @@ std::string shown(const std::optional<GroupWish>& wish) {
 
 TEST(Dropping, AsManyGroupsFormAsTheLackOfKvNeeds) {
   const auto four = [](std::int64_t awaited) {
-    return std::vector{drop_unit({0}, 20, awaited), drop_unit({1}, 20, 0), drop_unit({2}, 20, 0),
-                       drop_unit({3}, 20, 0)};
+    return std::vector{drop_candidate({0}, 20, awaited), drop_candidate({1}, 20, 0),
+                       drop_candidate({2}, 20, 0), drop_candidate({3}, 20, 0)};
   };
   EXPECT_EQ(shown(choose_drop(four(0), kCosts)), "");
   EXPECT_EQ(shown(choose_drop(four(9), kCosts)), "01");
@@ -51,32 +51,36 @@ TEST(Dropping, AsManyGroupsFormAsTheLackOfKvNeeds) {
 }
 
 TEST(Dropping, FreeKvOfOthersCountsFirst) {
-  EXPECT_EQ(shown(choose_drop(std::vector{drop_unit({0}, 20, 9), drop_unit({1}, 10, 0)}, kCosts)),
+  EXPECT_EQ(shown(choose_drop(std::vector{drop_candidate({0}, 20, 9), drop_candidate({1}, 10, 0)},
+                              kCosts)),
             "");
-  EXPECT_EQ(shown(choose_drop(std::vector{drop_unit({0}, 20, 11), drop_unit({1}, 10, 0)}, kCosts)),
+  EXPECT_EQ(shown(choose_drop(std::vector{drop_candidate({0}, 20, 11), drop_candidate({1}, 10, 0)},
+                              kCosts)),
             "01");
 }
 
 TEST(Dropping, GroupsThatHaveDroppedLayersStay) {
-  const auto shown_of = [](std::vector<DropUnit> units) {
-    return shown(choose_drop(units, kCosts));
+  const auto shown_of = [](std::vector<DropCandidate> candidates) {
+    return shown(choose_drop(candidates, kCosts));
   };
-  EXPECT_EQ(shown_of({drop_unit({0, 1}, 40, 9), drop_unit({2}, 20, 0), drop_unit({3}, 20, 0)}),
+  EXPECT_EQ(shown_of({drop_candidate({0, 1}, 40, 9), drop_candidate({2}, 20, 0),
+                      drop_candidate({3}, 20, 0)}),
             "23");
-  EXPECT_EQ(shown_of({drop_unit({0, 1}, 40, 9), drop_unit({2, 3}, 40, 0)}), "");
-  DropUnit by_shards = drop_unit({0, 1}, 40, 19);
+  EXPECT_EQ(shown_of({drop_candidate({0, 1}, 40, 9), drop_candidate({2, 3}, 40, 0)}), "");
+  DropCandidate by_shards = drop_candidate({0, 1}, 40, 19);
   by_shards.by_layers = false;
-  EXPECT_EQ(shown_of({by_shards, drop_unit({2}, 20, 0)}), "") << "its parts would not be equal";
-  DropUnit other = drop_unit({2, 3}, 40, 0);
+  EXPECT_EQ(shown_of({by_shards, drop_candidate({2}, 20, 0)}), "")
+      << "its parts would not be equal";
+  DropCandidate other = drop_candidate({2, 3}, 40, 0);
   other.by_layers = false;
   EXPECT_EQ(shown_of({by_shards, other}), "0123");
 }
 
 TEST(Dropping, LayersAreFetchedBackBelowHalfOfWhatReplicasHoldWithoutADrop) {
-  EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0, 1}, 19, 0)})), "0 1");
-  EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0, 1}, 20, 0)})), "");
-  EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0, 1}, 19, 1)})), "");
-  EXPECT_EQ(shown(choose_restore(std::vector{drop_unit({0}, 1, 0)})), "");
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 19, 0)})), "0 1");
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 20, 0)})), "");
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 19, 1)})), "");
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0}, 1, 0)})), "");
 }
 
 TEST(Dropping, PoliciesHaveNames) {

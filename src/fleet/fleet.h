@@ -137,7 +137,7 @@ class Fleet : private TokenSink {
   void scale_down(TimeNs now_ns);
   void drop_or_restore(TimeNs now_ns);
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
-  ScaleUnit unit_of(std::size_t index) const;
+  ScaleCandidate candidate_of(std::size_t index) const;
   std::int64_t blocks_needed(std::int64_t prompt, std::int64_t max_tokens) const;
   bool in_service(std::size_t index) const;
   bool has_deadlines(std::size_t index) const;

@@ -10,7 +10,7 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
   if (now_ns < attempts_.not_before_ns) {
     return;
   }
-  std::vector<DropUnit> units;
+  std::vector<DropCandidate> candidates;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
     if (!in_service(i)) {
@@ -21,7 +21,7 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
     }
     std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
     const auto count = static_cast<std::int64_t>(replicas.size());
-    units.push_back(
+    candidates.push_back(
         {.replicas = std::move(replicas),
          .by_layers = grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers,
          .kv_blocks = seen_[i].kv_blocks,
@@ -33,12 +33,12 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
   const DropCosts costs{.copy_bytes = weight_bytes(config.spec, config.form),
                         .block_bytes = kv_block_bytes(config.spec, config.form.kv),
                         .layers = config.spec.layers};
-  if (const auto drop = choose_drop(units, costs)) {
+  if (const auto drop = choose_drop(candidates, costs)) {
     if (!grouping_.want(*drop, "queued requests lack KV", false, now_ns).ok()) {
       attempts_.not_before_ns = now_ns + kNsPerS;
     }
     count_failures(now_ns);
-  } else if (const auto restore = choose_restore(units)) {
+  } else if (const auto restore = choose_restore(candidates)) {
     (void)grouping_.want(*restore, "KV in use fits the replicas with all layers", false, now_ns);
   }
 }

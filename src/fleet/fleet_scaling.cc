@@ -47,7 +47,7 @@ std::int64_t Fleet::blocks_needed(std::int64_t prompt, std::int64_t max_tokens) 
   return ceil_div(tokens, std::int64_t{stations_.front().engine->block_tokens()});
 }
 
-ScaleUnit Fleet::unit_of(std::size_t index) const {
+ScaleCandidate Fleet::candidate_of(std::size_t index) const {
   const ReplicaId replica{static_cast<std::int32_t>(index)};
   const std::size_t replicas = grouping_.replicas_of(replica).size();
   const Observation& load = seen_[index];
@@ -64,7 +64,7 @@ ScaleUnit Fleet::unit_of(std::size_t index) const {
 // Groups that wait for their end get no request that another replica takes.
 void Fleet::pass_over_closing() {
   const auto closing = [this](std::size_t i) {
-    return is_closing(unit_of(candidate_replicas_[i]));
+    return is_closing(candidate_of(candidate_replicas_[i]));
   };
   const auto takes = [this](std::size_t i) { return !candidates_[i].expected.refusal; };
   bool others = false;
@@ -160,7 +160,7 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
 
 // Gives a held request to the widest group that can hold it, among equals to the least loaded one.
 Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
-  std::optional<ScaleUnit> best;
+  std::optional<ScaleCandidate> best;
   bool too_late = false;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
@@ -177,10 +177,10 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
       too_late = too_late || refusal->code == ErrorCode::kExhausted;
       continue;
     }
-    const ScaleUnit unit = unit_of(i);
-    if (!best ||
-        std::pair(-unit.replicas, unit.requests) < std::pair(-best->replicas, best->requests)) {
-      best = unit;
+    const ScaleCandidate candidate = candidate_of(i);
+    if (!best || std::pair(-candidate.replicas, candidate.requests) <
+                     std::pair(-best->replicas, best->requests)) {
+      best = candidate;
     }
   }
   if (!best) {
@@ -266,18 +266,18 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   return at_rest;
 }
 
-// Returns the units that are to become one next for a held request.
+// Returns the candidates that are to become one next for a held request.
 std::optional<std::vector<ReplicaId>> Fleet::two_for(const HeldRequest& held) const {
-  std::vector<ScaleUnit> units;
+  std::vector<ScaleCandidate> candidates;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     if (in_service(i)) {
-      units.push_back(unit_of(i));
+      candidates.push_back(candidate_of(i));
     }
   }
-  return held.at
-             ? choose_neighbours(units, *held.at)
-             : choose_scale_up(units, blocks_needed(held.prompt_tokens(), held.asks().max_tokens),
-                               blocks_of_);
+  return held.at ? choose_neighbours(candidates, *held.at)
+                 : choose_scale_up(candidates,
+                                   blocks_needed(held.prompt_tokens(), held.asks().max_tokens),
+                                   blocks_of_);
 }
 
 // Asks for one group of several. Returns false if it cannot be had.
@@ -302,7 +302,7 @@ void Fleet::scale_down(TimeNs now_ns) {
   std::erase_if(scaled_, [this](ReplicaId replica) { return !grouping_.is_group(replica); });
   for (const ReplicaId replica : scaled_) {
     const auto i = static_cast<std::size_t>(replica.value);
-    if (in_service(i) && may_scale_down(unit_of(i))) {
+    if (in_service(i) && may_scale_down(candidate_of(i))) {
       (void)grouping_.want({.groups = grouping_.homes_of(replica)},
                            "long requests have ended and half of the KV cache is free", false,
                            now_ns);

@@ -8,16 +8,19 @@ namespace {
 
 constexpr double kMostUsedShare = 0.5;
 
-// Returns the two least loaded units of this size; nothing if there are fewer.
-std::optional<std::vector<ReplicaId>> two_of(std::span<const ScaleUnit> units, int replicas) {
-  std::vector<ScaleUnit> found;
-  std::copy_if(units.begin(), units.end(), std::back_inserter(found),
-               [replicas](const ScaleUnit& unit) { return unit.replicas == replicas; });
+// Returns the two least loaded candidates of this size; nothing if there are fewer.
+std::optional<std::vector<ReplicaId>> two_of(std::span<const ScaleCandidate> candidates,
+                                             int replicas) {
+  std::vector<ScaleCandidate> found;
+  std::copy_if(
+      candidates.begin(), candidates.end(), std::back_inserter(found),
+      [replicas](const ScaleCandidate& candidate) { return candidate.replicas == replicas; });
   if (found.size() < 2) {
     return std::nullopt;
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const ScaleUnit& a, const ScaleUnit& b) { return a.requests < b.requests; });
+  std::stable_sort(
+      found.begin(), found.end(),
+      [](const ScaleCandidate& a, const ScaleCandidate& b) { return a.requests < b.requests; });
   return std::vector{found[0].replica, found[1].replica};
 }
 
@@ -45,12 +48,12 @@ Result<ScalePolicy> parse_scale(std::string_view name) {
   return make_error(ErrorCode::kInvalidArgument, "--scale {}: use off, paper or neighbours", name);
 }
 
-std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit> units,
+std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandidate> candidates,
                                                       std::int64_t blocks,
                                                       std::span<const std::int64_t> blocks_of) {
   std::optional<std::vector<ReplicaId>> largest;
   for (std::size_t power = 0; power + 1 < blocks_of.size(); ++power) {
-    auto two = two_of(units, 1 << power);
+    auto two = two_of(candidates, 1 << power);
     if (two && blocks_of[power + 1] >= blocks) {
       return two;
     }
@@ -61,17 +64,19 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit>
   return largest;
 }
 
-std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleUnit> units,
+std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleCandidate> candidates,
                                                         ReplicaId at) {
   const auto unit_at = [&](std::int32_t first, std::int32_t replicas) {
-    return std::any_of(units.begin(), units.end(), [&](const ScaleUnit& unit) {
-      return unit.replica.value == first && unit.replicas == replicas;
+    return std::any_of(candidates.begin(), candidates.end(), [&](const ScaleCandidate& candidate) {
+      return candidate.replica.value == first && candidate.replicas == replicas;
     });
   };
-  const auto own = std::find_if(units.begin(), units.end(), [&](const ScaleUnit& unit) {
-    return at.value >= unit.replica.value && at.value < unit.replica.value + unit.replicas;
-  });
-  if (own == units.end() || own->replica.value % own->replicas != 0) {
+  const auto own =
+      std::find_if(candidates.begin(), candidates.end(), [&](const ScaleCandidate& candidate) {
+        return at.value >= candidate.replica.value &&
+               at.value < candidate.replica.value + candidate.replicas;
+      });
+  if (own == candidates.end() || own->replica.value % own->replicas != 0) {
     return std::nullopt;
   }
   std::int32_t left = own->replica.value & ~own->replicas;
@@ -82,18 +87,18 @@ std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleUni
     if (left_is_whole && unit_at(right, size)) {
       return std::vector{ReplicaId{left}, ReplicaId{right}};
     }
-    left = left_is_whole ? right : left;  // the run that is not one unit
+    left = left_is_whole ? right : left;  // the run that is not one candidate
     size /= 2;
   }
   return std::nullopt;
 }
 
-bool is_closing(const ScaleUnit& unit) {
-  return unit.replicas > 1 && !unit.holds_long;
+bool is_closing(const ScaleCandidate& candidate) {
+  return candidate.replicas > 1 && !candidate.holds_long;
 }
 
-bool may_scale_down(const ScaleUnit& unit) {
-  return is_closing(unit) && unit.kv_used_share <= kMostUsedShare;
+bool may_scale_down(const ScaleCandidate& candidate) {
+  return is_closing(candidate) && candidate.kv_used_share <= kMostUsedShare;
 }
 
 TimeNs HeldRequest::expires_ns() const {

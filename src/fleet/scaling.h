@@ -29,7 +29,7 @@ std::string_view to_string(ScalePolicy policy);
 Result<ScalePolicy> parse_scale(std::string_view name);
 
 // A replica or group as the policy sees it.
-struct ScaleUnit {
+struct ScaleCandidate {
   ReplicaId replica;  // its first replica, which names it
   int replicas = 1;
   int requests = 0;          // running and waiting
@@ -37,25 +37,26 @@ struct ScaleUnit {
   double kv_used_share = 0;  // share of its KV blocks in use
 };
 
-// Returns two units of equal size that are to become one for a request of so many blocks: the least
-// loaded ones of the smallest size whose double holds the request, else of the largest size of
-// which there are two. `blocks_of[k]` are the blocks of a group of 2^k replicas. Nothing if no two
-// units can become one.
-std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleUnit> units,
+// Returns two candidates of equal size that are to become one for a request of so many blocks: the
+// least loaded ones of the smallest size whose double holds the request, else of the largest size
+// of which there are two. `blocks_of[k]` are the blocks of a group of 2^k replicas. Nothing if no
+// two candidates can become one.
+std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandidate> candidates,
                                                       std::int64_t blocks,
                                                       std::span<const std::int64_t> blocks_of);
 
-// Returns two units that are to become one next so that the unit with replica `at` grows: itself
-// and the next run of equally many replicas, or if that run is not one unit, two units of it. Units
-// are aligned runs of a power of two of replicas. Nothing if there is no such run.
-std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleUnit> units,
+// Returns two candidates that are to become one next so that the candidate with replica `at` grows:
+// itself and the next run of equally many replicas, or if that run is not one candidate, two
+// candidates of it. Candidates are aligned runs of a power of two of replicas. Nothing if there is
+// no such run.
+std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleCandidate> candidates,
                                                         ReplicaId at);
 
 // Returns true if a group waits for its end: its long requests have ended. It is not available for
 // requests that others can serve.
-bool is_closing(const ScaleUnit& unit);
+bool is_closing(const ScaleCandidate& candidate);
 // Returns true if a group that waits for its end has enough free KV to part: 50 % (section 3.3).
-bool may_scale_down(const ScaleUnit& unit);
+bool may_scale_down(const ScaleCandidate& candidate);
 
 // A request that was accepted and is in no replica. It waits for a group that can hold it, or its
 // replica's devices have failed.

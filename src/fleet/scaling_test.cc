@@ -11,32 +11,34 @@
 namespace protean {
 namespace {
 
-ScaleUnit unit(int replica, int replicas, int requests) {
+ScaleCandidate candidate(int replica, int replicas, int requests) {
   return {.replica = ReplicaId{replica}, .replicas = replicas, .requests = requests};
 }
 
-std::vector<int> chosen(const std::vector<ScaleUnit>& units, std::int64_t blocks) {
+std::vector<int> chosen(const std::vector<ScaleCandidate>& candidates, std::int64_t blocks) {
   const std::vector<std::int64_t> blocks_of = {10, 25, 60, 130};
   std::vector<int> replicas;
   for (const ReplicaId replica :
-       choose_scale_up(units, blocks, blocks_of).value_or(std::vector<ReplicaId>{})) {
+       choose_scale_up(candidates, blocks, blocks_of).value_or(std::vector<ReplicaId>{})) {
     replicas.push_back(replica.value);
   }
   return replicas;
 }
 
 TEST(Scaling, TheLeastLoadedUnitsOfTheSmallestSizeThatSufficesBecomeOne) {
-  const std::vector<ScaleUnit> alone = {unit(0, 1, 5), unit(1, 1, 2), unit(2, 1, 9), unit(3, 1, 1)};
+  const std::vector<ScaleCandidate> alone = {candidate(0, 1, 5), candidate(1, 1, 2),
+                                             candidate(2, 1, 9), candidate(3, 1, 1)};
   EXPECT_EQ(chosen(alone, 20), (std::vector{3, 1}));
   EXPECT_EQ(chosen(alone, 50), (std::vector{3, 1})) << "one step of two on the way to four";
-  const std::vector<ScaleUnit> mixed = {unit(0, 2, 5), unit(2, 2, 3), unit(4, 1, 9), unit(5, 1, 1)};
+  const std::vector<ScaleCandidate> mixed = {candidate(0, 2, 5), candidate(2, 2, 3),
+                                             candidate(4, 1, 9), candidate(5, 1, 1)};
   EXPECT_EQ(chosen(mixed, 20), (std::vector{5, 4}));
   EXPECT_EQ(chosen(mixed, 50), (std::vector{2, 0}));
-  EXPECT_EQ(chosen({unit(0, 2, 5), unit(2, 1, 3)}, 50), std::vector<int>());
+  EXPECT_EQ(chosen({candidate(0, 2, 5), candidate(2, 1, 3)}, 50), std::vector<int>());
 }
 
 TEST(Scaling, AGroupPartsOnceItsLongRequestsHaveEndedAndHalfOfItsKvIsFree) {
-  ScaleUnit group = unit(0, 2, 3);
+  ScaleCandidate group = candidate(0, 2, 3);
   group.kv_used_share = 0.5;
   EXPECT_TRUE(may_scale_down(group));
   group.kv_used_share = 0.51;
@@ -44,25 +46,27 @@ TEST(Scaling, AGroupPartsOnceItsLongRequestsHaveEndedAndHalfOfItsKvIsFree) {
   EXPECT_FALSE(may_scale_down(group));
   group.holds_long = true;
   EXPECT_FALSE(is_closing(group));
-  EXPECT_FALSE(is_closing(unit(0, 1, 3)));
+  EXPECT_FALSE(is_closing(candidate(0, 1, 3)));
 }
 
 TEST(Scaling, NeighboursBecomeOneAroundAReplica) {
-  const auto two = [](const std::vector<ScaleUnit>& units, int at) {
+  const auto two = [](const std::vector<ScaleCandidate>& candidates, int at) {
     std::vector<int> replicas;
     for (const ReplicaId replica :
-         choose_neighbours(units, ReplicaId{at}).value_or(std::vector<ReplicaId>{})) {
+         choose_neighbours(candidates, ReplicaId{at}).value_or(std::vector<ReplicaId>{})) {
       replicas.push_back(replica.value);
     }
     return replicas;
   };
-  const std::vector<ScaleUnit> alone = {unit(0, 1, 0), unit(1, 1, 9), unit(2, 1, 0), unit(3, 1, 0)};
+  const std::vector<ScaleCandidate> alone = {candidate(0, 1, 0), candidate(1, 1, 9),
+                                             candidate(2, 1, 0), candidate(3, 1, 0)};
   EXPECT_EQ(two(alone, 1), (std::vector{0, 1})) << "whatever the load";
   EXPECT_EQ(two(alone, 2), (std::vector{2, 3}));
-  EXPECT_EQ(two({unit(0, 2, 0), unit(2, 1, 0), unit(3, 1, 0)}, 1), (std::vector{2, 3}))
+  EXPECT_EQ(two({candidate(0, 2, 0), candidate(2, 1, 0), candidate(3, 1, 0)}, 1),
+            (std::vector{2, 3}))
       << "the neighbours become one first";
-  EXPECT_EQ(two({unit(0, 2, 0), unit(2, 2, 0)}, 3), (std::vector{0, 2}));
-  EXPECT_EQ(two({unit(0, 4, 0)}, 3), std::vector<int>()) << "there are no others";
+  EXPECT_EQ(two({candidate(0, 2, 0), candidate(2, 2, 0)}, 3), (std::vector{0, 2}));
+  EXPECT_EQ(two({candidate(0, 4, 0)}, 3), std::vector<int>()) << "there are no others";
 }
 
 TEST(Scaling, TheChosenReplicaGrowsWithItsNeighboursEvenIfAGroupCouldHoldTheRequest) {
