@@ -113,7 +113,8 @@ void ReplicaLoader::unload_now(std::size_t model) {
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   const TimeNs began_ns = steady_now_ns();
-  auto replicas = start_replicas(*resident.model, *resident.sink, [this] { await_idle(); });
+  // Requests wait for it, so a fingerprint that is missing waits for no other model's.
+  auto replicas = start_replicas(*resident.model, *resident.sink, {});
   if (!replicas.ok()) {
     log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
     server_.woke(model, replicas.error());
@@ -177,11 +178,9 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     server_.kept(model);
     return;
   }
-  const bool sleeps = before.replicas == nullptr;
-  const std::int64_t free_bytes =
-      free_memory_bytes() - claimed_bytes() + (sleeps ? memory_of(*before.model) : 0);
   Resident resident = open(*std::move(opened));
-  if (memory_of(*resident.model) <= free_bytes) {
+  // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
+  if (memory_of(*resident.model) <= free_memory_bytes() - claimed_bytes()) {
     auto replicas = start_replicas(*resident.model, *resident.sink, [this] { await_idle(); });
     if (!replicas.ok()) {
       server_.not_replaced(model, replicas.error());

@@ -206,7 +206,7 @@ Checked<std::string> Residents::remove(Service& service) {
                                            name)};
   }
   models_.remove(service);
-  changes_.erase(name);
+  forget_change(name);
   service.leave();
   leaving_.push_back(place_of(service));
   look();

@@ -25,7 +25,7 @@ struct IntentChange {
     kLoading,   // engines in the new configuration
     kDraining,  // the former engines of their requests
     kDone,
-    kFailed,  // the former engines serve on
+    kFailed,  // what served before serves on, unless it had to go first
   };
   IntentWish wish;
   State state = State::kPlanning;
@@ -92,6 +92,7 @@ class Residents {
   void end(IntentChange& change, const Status& how);
   void load_after(IntentChange& change, std::size_t place);
   void follow(std::size_t former);
+  void forget_change(const std::string& name);
   void end_load(std::size_t follower, const Status& loaded);
   TimeNs next_look_ns() const;
   std::size_t place_of(const Service& service) const;

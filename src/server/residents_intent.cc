@@ -241,7 +241,8 @@ void Residents::follow(std::size_t former) {
   if (change == nullptr) {
     return;
   }
-  if (!change->follower) {
+  // What follows may have been removed, and gone before.
+  if (!change->follower || hosts_[*change->follower] == nullptr) {
     end(*change, {});
     return;
   }
@@ -251,6 +252,15 @@ void Residents::follow(std::size_t former) {
     loader_->load(*change->follower);
   } else {
     service.wake();
+  }
+}
+
+// A model is removed. Its former engines may still have requests, and what follows them may have
+// some that wait for their memory, which follow() then loads.
+void Residents::forget_change(const std::string& name) {
+  const auto found = changes_.find(name);
+  if (found != changes_.end() && (!found->second.follower || has_ended(found->second))) {
+    changes_.erase(found);
   }
 }
 

@@ -54,6 +54,13 @@ struct ResidentsTest : ServiceTest {
     host->service.owner = host;
     return host;
   }
+  void deploy_other() {
+    ServedModel other = model();
+    other.names = {"other"};
+    residents.deployed(std::make_shared<Host>(HostedModel{other, {}, other_inbox, nullptr}, "9.9",
+                                              environment(),
+                                              [](std::shared_ptr<Host>, OutputBatch) {}));
+  }
   Service& serving() { return *residents.models().services().front(); }
   // Sends a request to what serves now, and keeps its answer.
   void begin() {
@@ -83,6 +90,11 @@ struct ResidentsTest : ServiceTest {
     io.restart();
     io.run_one();
   }
+  void look_until_asked() {
+    for (int looks = 0; looks < 5 && loader.asked.empty(); ++looks) {
+      look();
+    }
+  }
   Checked<json::object> want(const std::string& body) {
     return residents.want_intent(serving(), body);
   }
@@ -96,6 +108,7 @@ struct ResidentsTest : ServiceTest {
   NotingLoader loader;
   BoundedQueue<Event> first_inbox{8};
   BoundedQueue<Event> next_inbox{8};
+  BoundedQueue<Event> other_inbox{8};
   std::vector<std::shared_ptr<GrowingAnswer>> answers;
   Residents residents{io, {make_host(first_inbox)}, {}, [this] { return now_ns; }};
 };
@@ -144,6 +157,26 @@ TEST_F(ResidentsTest, WithoutMemoryForBothRequestsWaitUntilTheFormerOnesHaveEnde
   residents.woke(1, {});
   EXPECT_EQ(change(), "done");
   EXPECT_EQ(end_all(next_inbox, serving()), 1U);
+}
+
+TEST_F(ResidentsTest, RequestsOfAModelThatIsRemovedWhileItsFormerEnginesDrainEndToo) {
+  Service& former = serving();
+  begin();
+  want(R"({"intent":"min-latency"})");
+  residents.planned(0, "TP 2 x PP 1, bf16, KV bf16");
+  residents.replaced(0, make_host(next_inbox, "min-latency"), false);
+  begin();
+  Service& follower = serving();
+  deploy_other();
+  residents.remove(follower);
+  loader.take();
+  EXPECT_EQ(end_all(first_inbox, former), 1U);
+  look_until_asked();
+  EXPECT_EQ(loader.take(), (Asked{"remove 0", "load 1"}));
+  residents.woke(1, {});
+  EXPECT_EQ(end_all(next_inbox, follower), 1U);
+  look_until_asked();
+  EXPECT_EQ(loader.take(), Asked{"remove 1"});
 }
 
 TEST_F(ResidentsTest, WhatReplacesAnIdleModelIsLoadedWithoutARequest) {
@@ -231,12 +264,7 @@ TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {
 }
 
 TEST_F(ResidentsTest, AModelThatIsRemovedMeanwhileIsNotReplaced) {
-  BoundedQueue<Event> other_inbox{8};
-  ServedModel other = model();
-  other.names = {"other"};
-  auto host = std::make_shared<Host>(HostedModel{other, {}, other_inbox, nullptr}, "9.9",
-                                     environment(), [](std::shared_ptr<Host>, OutputBatch) {});
-  residents.deployed(std::move(host));
+  deploy_other();
   Service& first = serving();
   want(R"({"intent":"min-cost"})");
   residents.remove(first);

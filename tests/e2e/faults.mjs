@@ -17,9 +17,13 @@ sys.stdin.read()
 `;
 
 function cpuTicks(pid) {
-  return new Map(readdirSync(`/proc/${pid}/task`).map((thread) => {
-    const fields = readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8').replace(/^.*\) /, '').split(' ');
-    return [thread, Number(fields[11]) + Number(fields[12])];
+  return new Map(readdirSync(`/proc/${pid}/task`).flatMap((thread) => {
+    try {
+      const fields = readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8').replace(/^.*\) /, '').split(' ');
+      return [[thread, Number(fields[11]) + Number(fields[12])]];
+    } catch {
+      return [];  // the thread has ended meanwhile
+    }
   }));
 }
 

@@ -421,8 +421,14 @@ std::vector<WeightFormat> tiled_formats() {
 
 TEST_P(TiledMatmul, IsWhatTheInstructionIsDefinedToDo) {
   for (const WeightFormat& format : tiled_formats()) {
-    for (const auto& [m, inputs, outputs] :
-         {Size{1, 1, 1}, {3, 33, 40}, {17, 64, 31}, {2, 1100, 33}, {40, 540, 64}, {2, 4200, 33}}) {
+    for (const auto& [m, inputs, outputs] : {Size{1, 1, 1},
+                                             {3, 33, 40},
+                                             {17, 64, 31},
+                                             {2, 1100, 33},
+                                             {40, 540, 64},
+                                             {2, 4200, 33},
+                                             {2, 540, 290},
+                                             {1, 70, 290}}) {
       const Weights weights = random_weights(format, outputs, inputs);
       std::vector<float> x = random_rows(Element::kBf16, m * inputs);
       if (format.quantized() && !format.symmetric) {
