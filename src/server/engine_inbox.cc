@@ -56,9 +56,12 @@ void EngineInbox::wake() {
   become(Residence::kWaking);
 }
 
-void EngineInbox::woke() {
+void EngineInbox::woke(std::vector<Event> first) {
   use();
   become(Residence::kAwake);
+  for (Event& event : first) {
+    inbox_.push(std::move(event));
+  }
   for (Event& event : std::exchange(kept_, {})) {
     inbox_.push(std::move(event));
   }

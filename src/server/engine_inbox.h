@@ -30,10 +30,11 @@ class EngineInbox {
   TimeNs used_ns() const { return used_ns_; }
 
   Residence residence() const { return residence_; }
-  void fall_asleep();     // from awake
-  void fell_asleep();     // the engines are unloaded; wakes if events are kept or wake() was called
-  void wake();            // from asleep or falling asleep, in which case it wakes afterwards
-  void woke();            // the engines are loaded; gives them what was kept
+  void fall_asleep();  // from awake
+  void fell_asleep();  // the engines are unloaded; wakes if events are kept or wake() was called
+  void wake();         // from asleep or falling asleep, in which case it wakes afterwards
+  // The engines are loaded: gives them `first`, then what was kept.
+  void woke(std::vector<Event> first = {});
   void failed_to_wake();  // drops what was kept; the model sleeps
 
   // How long the engines are to stay in memory without use, if that was asked for. Reset when they

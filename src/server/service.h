@@ -188,6 +188,7 @@ class Service {
   void on(const GroupsAnswered& answered, const OutputBatch& batch);
   // Registers a wish and returns its id and the reply that answer_wish() gives.
   std::pair<std::uint64_t, std::shared_ptr<PendingReply>> new_wish();
+  std::vector<std::pair<ReplicaId, FormWish>> standing_wishes() const;
   void answer_wish(std::uint64_t wish, const Result<boost::json::object>& shown);
   void record(const Finished& finished, ReplicaId replica, const Live& live);
   void cancel_unwanted(const Generation& generation);
@@ -213,6 +214,7 @@ class Service {
   ServerState state_ = ServerState::kLoading;
   FleetReport fleet_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
+  std::vector<std::pair<ReplicaId, FormWish>> standing_;  // wishes that outlive the latest sleep
 };
 
 // Returns the error for a model that is not among `names`. `shown` is its name as UTF-8.

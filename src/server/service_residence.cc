@@ -1,8 +1,11 @@
 // How a model that is not used gives its memory back, and comes back for the next request.
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "server/service.h"
 
 namespace protean {
@@ -52,14 +55,47 @@ void Service::forget_all() {
   wishes_.clear();
 }
 
+// Returns what operators have asked for of each replica that serves alone and is still in effect.
+std::vector<std::pair<ReplicaId, FormWish>> Service::standing_wishes() const {
+  std::vector<std::pair<ReplicaId, FormWish>> standing;
+  for (const FleetReport::Holders& holders : fleet_.holders()) {
+    const FormStatus& now = fleet_.form(holders.replicas.front());
+    if (holders.replicas.size() > 1) {
+      continue;
+    }
+    if (now.mode != model_.form.mode || now.floor != model_.form.floor) {
+      standing.emplace_back(holders.replicas.front(),
+                            FormWish{.mode = now.mode, .floor = now.floor});
+    }
+    if (now.pinned) {
+      standing.emplace_back(holders.replicas.front(), FormWish{.layers = now.wanted.layer_precision,
+                                                               .embeddings = now.wanted.embeddings,
+                                                               .kv_blocks = now.wanted.kv.blocks});
+    }
+  }
+  return standing;
+}
+
 void Service::fall_asleep() {
   check(may_sleep(), "a model that is used does not sleep");
+  standing_ = standing_wishes();
   engines_.fall_asleep();
 }
 
 void Service::woke(const Status& loaded) {
   if (loaded.ok()) {
-    engines_.woke();
+    std::vector<Event> again;
+    for (auto& [replica, wish] : std::exchange(standing_, {})) {
+      const auto [id, pending] = new_wish();
+      pending->on_ready = [this, reply = pending.get()] {
+        if (reply->reply->status != 202) {
+          log::warning("{}: what was asked for before it slept is not possible now: {}",
+                       model_.names.front(), reply->reply->body);
+        }
+      };
+      again.push_back({environment_.clock(), WantForm{id, std::move(wish)}, replica});
+    }
+    engines_.woke(std::move(again));
     return;
   }
   engines_.failed_to_wake();

@@ -34,6 +34,25 @@ TEST_F(SleepingModel, WhatIsSentToASleepingModelWaitsUntilItIsAwake) {
   EXPECT_FALSE(service.may_sleep()) << "two requests and a wish wait";
 }
 
+TEST_F(SleepingModel, WhatOperatorsAskedForIsAskedForAgainWhenItWakes) {
+  auto status = std::make_shared<FormStatus>(model().form);
+  status->pinned = true;
+  status->wanted.kv.blocks = 7;
+  status->floor.most_lowered_layers = 1;
+  service.deliver({.at_ns = now_ns, .form = status});
+  service.fall_asleep();
+  service.fell_asleep();
+  generate("/v1/completions", R"({"prompt":"a"})");
+  service.woke({});
+  const std::vector<Event> events = sent();
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(std::get<WantForm>(events[0].what).wish.floor, status->floor);
+  const FormWish& form = std::get<WantForm>(events[1].what).wish;
+  EXPECT_EQ(form.kv_blocks, 7);
+  EXPECT_EQ(form.layers, status->wanted.layer_precision);
+  EXPECT_TRUE(std::holds_alternative<Arrival>(events[2].what)) << "it comes after them";
+}
+
 TEST_F(SleepingModel, AModelThatDoesNotWakeFailsWhatWaitsForIt) {
   service.fall_asleep();
   service.fell_asleep();

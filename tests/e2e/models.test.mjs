@@ -149,6 +149,15 @@ describe('models that are not used', () => {
       await becomes('noise', 'asleep');
       const wish = await fetch(`${admin}/admin/form?model=noise`, { method: 'PUT', body: JSON.stringify({ layers: 'w8' }) });
       assert.equal(wish.status, 202, 'a wish wakes the model too');
+      const form = async () => (await fetch(`${admin}/admin/form?model=noise`)).json();
+      const lowered = async () => { const { form: now, pinned } = await form(); return pinned && now.layer_precision.every((at) => at === 'w8'); };
+      for (let i = 0; i < 1000 && !await lowered(); ++i) await sleep(20);
+      await becomes('noise', 'asleep');
+      const atW8 = async () => [...await server.metrics()].filter(([name]) => name.startsWith('protean:generation_tokens_by_precision_total{') && name.includes('"noise"') && name.includes('w8'))
+        .reduce((sum, [, value]) => sum + value, 0);
+      const counted8 = await atW8();
+      for (let i = 0; i < 100 && await atW8() === counted8; ++i) await stream(client, 'noise');
+      assert.ok(await atW8() > counted8, 'what an operator asked for outlives the sleep');
 
       const ollama = new Ollama({ host: server.url });
       const told = (keep_alive) => ollama.generate({ model: 'story', prompt: 'a', raw: true, keep_alive, options: { num_predict: 3 } });
