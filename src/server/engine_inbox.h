@@ -40,6 +40,8 @@ class EngineInbox {
   // How long the engines are to stay in memory without use, if that was asked for. Reset when they
   // fall asleep.
   std::optional<TimeNs> stay_ns;
+  // The wishes of operators that were in effect when the engines fell asleep.
+  std::vector<std::pair<ReplicaId, FormWish>> standing;
   // Called after each change. kWaking asks for the engines to be loaded.
   std::function<void(Residence)> on_change;
 

@@ -214,7 +214,6 @@ class Service {
   ServerState state_ = ServerState::kLoading;
   FleetReport fleet_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
-  std::vector<std::pair<ReplicaId, FormWish>> standing_;  // wishes that outlive the latest sleep
 };
 
 // Returns the error for a model that is not among `names`. `shown` is its name as UTF-8.

@@ -78,14 +78,14 @@ std::vector<std::pair<ReplicaId, FormWish>> Service::standing_wishes() const {
 
 void Service::fall_asleep() {
   check(may_sleep(), "a model that is used does not sleep");
-  standing_ = standing_wishes();
+  engines_.standing = standing_wishes();
   engines_.fall_asleep();
 }
 
 void Service::woke(const Status& loaded) {
   if (loaded.ok()) {
     std::vector<Event> again;
-    for (auto& [replica, wish] : std::exchange(standing_, {})) {
+    for (auto& [replica, wish] : std::exchange(engines_.standing, {})) {
       const auto [id, pending] = new_wish();
       pending->on_ready = [this, reply = pending.get()] {
         if (reply->reply->status != 202) {

@@ -108,7 +108,8 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
 
 namespace {
 
-// Exchanges or copies the pieces of a slot of two homes, either of which may have a live block there.
+// Exchanges or copies the pieces of a slot of two homes, either of which may have a live block
+// there.
 struct PieceSwap {
   std::byte* mine = nullptr;
   std::byte* its = nullptr;
