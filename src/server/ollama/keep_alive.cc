@@ -21,7 +21,7 @@ constexpr std::array<std::pair<std::string_view, double>, 8> kUnits = {{
     {"h", 60 * kNsPerMinute},
 }};
 // A longer time is as good as forever, and leaves room for sums.
-constexpr double kLongestNs = static_cast<double>(kForeverNs / 4);
+constexpr double kLongestNs = static_cast<double>(kForeverNs) / 4;
 
 TimeNs to_time(double ns) {
   return ns < 0 || ns > kLongestNs ? kForeverNs : static_cast<TimeNs>(ns);
