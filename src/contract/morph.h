@@ -129,8 +129,8 @@ using MorphHistory = std::vector<std::shared_ptr<const MorphRecord>>;
 
 // The load as the policy sees it, and the latencies that clients see.
 struct LoadSeen {
-  double arrivals_per_s = 0;       // over the longest time for which the rate has been constant
-  double arrivals_last_s = 0;      // that time; the rate is expected to last as long again
+  double arrivals_per_s = 0;   // over the longest time for which the rate has been constant
+  double arrivals_last_s = 0;  // how long the rate was seen; it is expected to last as long again
   double most_arrivals_per_s = 0;  // the rate is below it with 97.5 % confidence
   double answer_tokens = 0;        // predicted mean of a new answer
   TimeNs expected_wait_ns = 0;     // queue time of a prompt that arrived now
@@ -188,7 +188,7 @@ struct FormStatus {
   std::int64_t remarks_total = 0;           // steps done with a remark
   std::vector<TokensAt> output_tokens;      // output tokens by precision, since the start
   LoadSeen load;                            // the load when this status was made
-  std::vector<FormPrediction> predictions;  // of the latest decision; the wanted form first
+  std::vector<FormPrediction> predictions;  // those of the latest decision; the wanted form first
   std::shared_ptr<const MorphHistory> history = std::make_shared<const MorphHistory>();
 };
 

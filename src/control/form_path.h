@@ -16,7 +16,7 @@ namespace protean {
 struct FormBounds {
   ModelSpec spec;
   PageBudget budget;
-  Form full;                      // of quiet times; no half is above the first of the ladder
+  Form full;  // the form of quiet times; no half is above the first of the ladder
   std::vector<SwapTarget> order;  // first lowered first; empty: layers front to back
   std::vector<Precision> ladder;  // allowed precisions, full precision first, then fewer bits
   QualityFloor floor;

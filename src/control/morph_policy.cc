@@ -189,7 +189,7 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
     const bool all = now.failed.empty() && now.missing.empty();
     const Candidate form = all ? candidate : within_reach(candidate, now);
     if (form.form == now.heading) {
-      continue;  // that was considered; what is out of reach can leave several such
+      continue;  // it was considered already; forms out of reach can leave several such
     }
     const bool lowers = form.traits.kl_nats > heading.traits.kl_nats;
     const Considered to = consider(form, view, lowers);

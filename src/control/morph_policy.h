@@ -19,14 +19,13 @@ namespace protean {
 
 // Where a replica stands when it decides.
 struct Situation {
-  Form committed;                     // of steps planned from now on
+  Form committed;                     // the form that steps planned from now on have
   Form heading;                       // in which the morph under way ends; without one, `committed`
   double kept_s = 0;                  // since the form last changed
-  std::int64_t needed_blocks = 0;     // of KV, in use and wanted
-  double copy_bytes_per_s = 0;        // at which variants are read
+  std::int64_t needed_blocks = 0;     // KV blocks in use and wanted
+  double copy_bytes_per_s = 0;        // the rate at which variants are read
   std::vector<SwapComponent> failed;  // swaps that failed lately and are left alone
-  std::span<const SwapComponent>
-      missing;  // whose variants are not packed yet: nothing is lowered so
+  std::span<const SwapComponent> missing;  // their variants are not packed yet, so none is used
 };
 
 struct Wanted {
@@ -94,7 +93,7 @@ class MorphPolicy {
   FormBounds bounds_;
   Serving serving_;
   std::vector<Form> path_;
-  std::vector<Candidate> candidates_;                              // of the path
+  std::vector<Candidate> candidates_;                              // the forms of the path
   std::array<std::array<double, kPrecisions.size()>, 3> bytes_{};  // by Component
 };
 

@@ -99,7 +99,7 @@ class Flow {
     const FormTraits& form;
     StepLine line;
     Capacity capacity;
-    double morph_tokens = 0;  // of prompts in a round while a morph runs
+    double morph_tokens = 0;  // prompt tokens of a round while a morph runs
   };
 
   End end_of(const StepSpeed& speed, const FormTraits& form) const {
@@ -120,15 +120,15 @@ class Flow {
     double at_s = 0;
     double length_s = 0;
     const End& end;            // the form that serves
-    double prompt_tokens = 0;  // of a round, at most
-    double decode_s = 0;       // of a round without prompts
-    double full_s = 0;         // of a round with as many prompt tokens as it may have
-    double own_s = 0;          // of one request's prompt, if none waits before it
+    double prompt_tokens = 0;  // the most of a round
+    double decode_s = 0;       // a round without prompts
+    double full_s = 0;         // a round with as many prompt tokens as it may have
+    double own_s = 0;          // one request's prompt, if none waits before it
     bool steady = false;       // answers begin and end within the slice
     double served = 0;         // requests that got their first token
-    double busy_s = 0;         // of rounds with prompts
+    double busy_s = 0;         // all rounds with prompts
     double per_s = 0;          // requests that arrive
-    double begun_tokens = 0;   // of prompts that were given KV
+    double begun_tokens = 0;   // tokens of prompts that were given KV
   };
 
   void advance(double at_s, double length_s) {
@@ -304,7 +304,7 @@ class Flow {
   const Load& load_;
   const double most_round_tokens_;
   double queue_;        // requests without a first token
-  double held_;         // of these, with KV
+  double held_;         // those among them with KV
   double work_;         // tokens of prompts to compute
   double decoding_;     // sequences
   double context_;      // tokens in KV
@@ -328,7 +328,7 @@ double late_probability(double drift, double variance, double beyond_s, double a
     return drift * at_s > beyond_s ? 1 : 0;
   }
   const double sigma = std::sqrt(variance * at_s);
-  constexpr double kNegligible = 20;  // of a logarithm
+  constexpr double kNegligible = 20;  // a difference of logarithms
   if (2 * drift * beyond_s < -kNegligible * variance && beyond_s - drift * at_s > 7 * sigma) {
     return 0;
   }

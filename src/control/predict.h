@@ -10,7 +10,7 @@ namespace protean {
 // What a prediction needs to know of a form on one device or several.
 struct FormTraits {
   StepPrecision precision;
-  double kv_blocks = 0;  // of all devices together
+  double kv_blocks = 0;  // the sum over all devices
   double kl_nats = 0;    // KL divergence from full precision, for each token
 };
 
@@ -18,7 +18,7 @@ struct FormTraits {
 struct Course {
   FormTraits from;
   FormTraits to;
-  double seconds = 0;  // that the morph takes; 0: `to` serves already
+  double seconds = 0;  // how long the morph takes; 0: `to` serves already
 };
 
 // What holds for every form.
@@ -26,19 +26,19 @@ struct Serving {
   int most_sequences = 0;
   int block_tokens = 16;
   int steps_in_flight = 1;             // each with its share of the sequences
-  double longest_morph_step_s = 0.25;  // of steps while a morph runs
+  double longest_morph_step_s = 0.25;  // the limit while a morph runs
   double ttft_s = 2;                   // targets
   double tpot_s = 0;                   // 0: none
 };
 
 struct Prediction {
-  double late = 0;     // requests beyond a target, those included that wait at the end
-  double backlog = 0;  // of these, requests that wait at the end and delay as many later ones
-  double kl_nats = 0;  // lost by all answer tokens
+  double late = 0;             // requests beyond a target, those included that wait at the end
+  double backlog = 0;          // late requests that wait at the end and delay as many later ones
+  double kl_nats = 0;          // lost by all answer tokens
   double kv_short_blocks = 0;  // at most, of running sequences
   double answer_tokens_per_s = 0;
   double capacity_per_s = 0;  // requests that the form carries for ever
-  bool by_kv = false;         // that is limited by KV
+  bool by_kv = false;         // KV limits the sequences
 };
 
 // Predicts what becomes of a load if the form goes `course`: until the present rate of arrivals is
@@ -53,8 +53,8 @@ Prediction predict(const StepSpeed& speed, const Serving& serving, const Course&
 // A form that serves as many requests as it can for ever.
 struct Capacity {
   double per_s = 0;           // requests
-  double sequences = 0;       // that run then
-  double context_tokens = 0;  // of each of them
+  double sequences = 0;       // running then
+  double context_tokens = 0;  // mean of a sequence
   bool by_room = false;  // limited by KV or the number of sequences, not by the tokens of steps
   bool by_kv = false;
 };

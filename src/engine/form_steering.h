@@ -134,14 +134,15 @@ class FormSteering {
   std::shared_ptr<const Packing> packing_;  // null: every variant is at hand
   struct Pace {                             // at which variants are read
     double bytes_per_s = 0;
-    double bytes = 0;  // of the morph under way; 0: not to be learned from
+    double bytes = 0;  // what the morph under way copies; 0: not to be learned from
     TimeNs began_ns = 0;
   } pace_;
   std::vector<FormPrediction> predictions_;
   TimeNs larger_kv_since_ns_ = -1;  // since when a request waits for a larger KV; -1: none does
   bool pinned_ = false;
-  std::uint64_t changes_ = 1;  // of what the run does not count: owner, policy and packing
-  struct Told {                // in the latest status
+  // Counts changes of owner, policy and packing, which the run does not count.
+  std::uint64_t changes_ = 1;
+  struct Told {  // in the latest status
     std::uint64_t changes = 0;
     std::int64_t tokens = 0;
     TimeNs at_ns = 0;
