@@ -54,6 +54,7 @@ void ReplicaLoader::run() {
       return;
     }
     for (const std::function<void()>& job : jobs) {
+      --waiting_;
       if (!ending_) {
         job();
       }
@@ -62,11 +63,12 @@ void ReplicaLoader::run() {
 }
 
 // Waits before a step of a fingerprint for a moment in which no model has requests; if they go on,
-// for a few times as long as the step before took, so that they lose a small share of the CPUs.
+// for a few times as long as the step before took, so that they lose a small share of the CPUs. If
+// another job waits, such as a model that a request wakes, the fingerprint hurries.
 void ReplicaLoader::await_idle() {
   const TimeNs now_ns = steady_now_ns();
   const TimeNs until_ns = now_ns + std::min(kRest * (now_ns - stepped_ns_), kLongestRestNs);
-  while (!server_.idle() && !ending_ && steady_now_ns() < until_ns) {
+  while (!server_.idle() && waiting_ == 0 && !ending_ && steady_now_ns() < until_ns) {
     std::this_thread::sleep_for(kLook);
   }
   stepped_ns_ = steady_now_ns();
@@ -76,20 +78,25 @@ OpenOptions ReplicaLoader::open_options() {
   return {.may_morph = defaults_.may_morph, .before_step = [this] { await_idle(); }};
 }
 
+void ReplicaLoader::give(std::function<void()> job) {
+  ++waiting_;
+  jobs_.push(std::move(job));
+}
+
 void ReplicaLoader::unload(std::size_t model) {
-  jobs_.push([this, model] { unload_now(model); });
+  give([this, model] { unload_now(model); });
 }
 
 void ReplicaLoader::load(std::size_t model) {
-  jobs_.push([this, model] { load_now(model); });
+  give([this, model] { load_now(model); });
 }
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
-  jobs_.push([this, model, wish] { replace_now(model, wish); });
+  give([this, model, wish] { replace_now(model, wish); });
 }
 
 void ReplicaLoader::remove(std::size_t model) {
-  jobs_.push([this, model] { remove_now(model); });
+  give([this, model] { remove_now(model); });
 }
 
 Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields) {
@@ -97,7 +104,7 @@ Status ReplicaLoader::deploy(const std::string& name, const boost::json::object&
   if (!setting.ok()) {
     return setting.error();
   }
-  jobs_.push([this, setting = *std::move(setting)] { deploy_now(setting); });
+  give([this, setting = *std::move(setting)] { deploy_now(setting); });
   return {};
 }
 

@@ -50,6 +50,7 @@ class ReplicaLoader final : public ModelLoader {
   void run();
   void await_idle();
   OpenOptions open_options();
+  void give(std::function<void()> job);
   void unload_now(std::size_t model);
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting);
@@ -63,6 +64,7 @@ class ReplicaLoader final : public ModelLoader {
   std::vector<Resident> residents_;   // used by the thread alone once it runs
   TimeNs stepped_ns_ = 0;             // when await_idle() last returned
   std::atomic<bool> ending_ = false;  // jobs that have not begun are dropped
+  std::atomic<int> waiting_ = 0;      // jobs that have not begun
   BoundedQueue<std::function<void()>> jobs_;
   std::thread thread_;
 };
