@@ -119,6 +119,9 @@ struct GroupScene {
   EngineConfig engine_of(const Options& options, const Form& of) const {
     EngineConfig config = group_engine(of, budget, options.morphs);
     config.step_cost = options.step_cost;
+    if (config.morph) {
+      config.morph->bounds.ladder.push_back(Precision::kBf16);
+    }
     return config;
   }
   static PageBudget budget_of(const Form& form) {

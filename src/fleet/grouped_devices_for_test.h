@@ -102,7 +102,7 @@ class GroupedDevices : public DeviceGroups {
     return queues_[static_cast<std::size_t>(replica.value)];
   }
 
-  // From now on a replica's devices do nothing, and those that compute with them wait.
+  // From now on a replica's devices do nothing but prepare, and those that compute with them wait.
   void hang(ReplicaId replica) { hung_.insert(replica); }
   bool stuck(ReplicaId first) {
     const std::set<ReplicaId> devices = computing_with(first);
@@ -120,12 +120,18 @@ class GroupedDevices : public DeviceGroups {
     return std::move(events_);
   }
 
-  // Answers the n-th preparation; the step may have been given up.
+  // Answers the n-th preparation; the step may have been given up. It cannot fail if all devices
+  // that it concerns have.
   std::pair<ReplicaId, MorphReady> ready(std::size_t n, std::optional<Error> failure) {
     const auto [replica, id] = preparing.at(n);
     preparing.erase(preparing.begin() + static_cast<std::ptrdiff_t>(n));
     const auto found = prepared_.find(id);
     if (found != prepared_.end()) {
+      const std::set<ReplicaId>& devices = found->second.devices;
+      if (std::includes(given_up_.begin(), given_up_.end(), devices.begin(), devices.end())) {
+        failure.reset();
+        ++steps_of_failed;
+      }
       if (failure) {
         prepared_.erase(found);
       } else {
@@ -142,6 +148,7 @@ class GroupedDevices : public DeviceGroups {
   }
   bool grouped() const { return !joined_.empty(); }
   std::vector<std::pair<ReplicaId, MorphId>> preparing;  // without an answer
+  int steps_of_failed = 0;  // morph steps that concerned only devices that were given up
   std::vector<std::string> log;
 
  private:
@@ -152,6 +159,7 @@ class GroupedDevices : public DeviceGroups {
   struct Prepared {
     ReplicaId replica;
     MorphStep step;
+    std::set<ReplicaId> devices;  // that it concerns
     bool ready = false;
   };
   struct Group {
@@ -205,6 +213,21 @@ class GroupedDevices : public DeviceGroups {
       }
     }
     return devices;
+  }
+  // Returns the replicas whose devices hold what a step changes.
+  std::set<ReplicaId> concerned(ReplicaId replica, const MorphStep& step) {
+    const auto* const swap = std::get_if<SwapComponent>(&step);
+    if (swap == nullptr) {
+      return computing_with(replica);
+    }
+    std::set<ReplicaId> holders;
+    std::size_t device = 0;  // in the order of the replicas, as groups of neighbours have them
+    for (const ReplicaId one : computing_with(replica)) {
+      if (!form(replica).group.at(device++).of(swap->layer, swap->component).empty()) {
+        holders.insert(one);
+      }
+    }
+    return holders;
   }
   // A replica that was given up does nothing more, unless it stands for a group.
   bool dead(ReplicaId replica) {
@@ -309,7 +332,8 @@ class GroupedDevices : public DeviceGroups {
     if (dead(replica)) {
       return;
     }
-    EXPECT_TRUE(prepared_.emplace(id, Prepared{replica, step}).second) << "ids are unique";
+    EXPECT_TRUE(prepared_.emplace(id, Prepared{replica, step, concerned(replica, step)}).second)
+        << "ids are unique";
     preparing.emplace_back(replica, id);
     expect_fits(replica);
   }

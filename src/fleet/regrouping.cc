@@ -93,7 +93,12 @@ void Regrouping::turn(bool together, const std::string& why) {
 }
 
 void Regrouping::break_up(const std::string& why) {
+  const bool fetches = stage_ == Stage::kMoving && !together_;
   turn(false, why);
+  if (fetches) {  // what is under way may come from the devices that have failed now
+    wait_.until_ns = 0;
+    plan();
+  }
   news_.failure.reset();  // no attempt to form a group has failed
   record_.failure = why;
   parts_ = Parts::kBroken;

@@ -34,8 +34,8 @@ class Executor {
   // other executors: if nothing has ended for long, it is the one that hangs.
   virtual bool holds_up() const { return true; }
   // Its devices have failed. No device of another executor waits for them or reads what they hold,
-  // they do nothing more, and no StepDone of them follows. A group goes on without them as far as
-  // the others hold what it needs; steps that it has started bring nothing.
+  // they do nothing more, and no StepDone of them follows. A group goes on with what the others
+  // hold: steps that it has started bring nothing; morph steps succeed without an answer of theirs.
   virtual void give_up() {}
 };
 

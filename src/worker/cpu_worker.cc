@@ -292,16 +292,20 @@ void CpuWorker::prepare(MorphId id, const MorphStep& step) {
   std::erase_if(devices, [this](int device) {
     return group().devices[static_cast<std::size_t>(device)]->given_up();
   });
-  if (devices.empty()) {
-    handlers_.ready({.id = id,
-                     .failure = make_error(ErrorCode::kUnavailable, "{}: its devices have failed",
-                                           to_string(step))});
-    return;
+  {
+    // A device that fails at once must not abort the step on one that has not begun it.
+    const std::lock_guard lock(order_);
+    answers_.expect(id, devices);
+    steps_.emplace(id, step);
+    prepare_on(devices, id, step);
   }
-  // A device that fails at once must not abort the step on one that has not begun it.
-  const std::lock_guard lock(order_);
-  answers_.expect(id, devices);
-  steps_.emplace(id, step);
+  if (devices.empty()) {  // those that it concerns have failed
+    handlers_.ready({.id = id, .failure = std::nullopt});
+  }
+}
+
+// Gives devices a step to prepare, under the lock.
+void CpuWorker::prepare_on(const std::vector<int>& devices, MorphId id, const MorphStep& step) {
   for (const int device : devices) {
     DeviceWorker& worker = *group().devices[static_cast<std::size_t>(device)];
     if (const auto* const resize = std::get_if<ResizeKv>(&step)) {
@@ -331,18 +335,22 @@ void CpuWorker::on_ready(int device, MorphReady ready) {
 }
 
 void CpuWorker::commit(MorphId id) {
-  const std::vector<int> devices = answers_.devices_of(id);
-  check(!devices.empty(), "what is committed was prepared and not aborted");
-  const std::lock_guard lock(order_);
-  const MorphStep step = std::move(steps_.extract(id).mapped());
-  if (const auto* const hold = std::get_if<HoldShards>(&step)) {
-    commit_hold(id, *hold);
-    return;
+  const std::vector<int> devices = answers_.commit(id);
+  {
+    const std::lock_guard lock(order_);
+    const MorphStep step = std::move(steps_.extract(id).mapped());
+    if (const auto* const hold = std::get_if<HoldShards>(&step)) {
+      commit_hold(id, *hold);
+    } else {
+      Form& form = group().formation.form;
+      form = after(std::move(form), step);
+      for (const int device : devices) {
+        group().devices[static_cast<std::size_t>(device)]->push(id);
+      }
+    }
   }
-  Form& form = group().formation.form;
-  form = after(std::move(form), step);
-  for (const int device : devices) {
-    group().devices[static_cast<std::size_t>(device)]->push(id);
+  if (devices.empty()) {  // those that it concerns have failed
+    tell_done(id);
   }
 }
 

@@ -91,6 +91,7 @@ class CpuWorker : public Executor {
   void follow(CpuWorker& leader, int further);
   void change(GroupChange change);
   void commit_hold(MorphId id, const HoldShards& step);
+  void prepare_on(const std::vector<int>& devices, MorphId id, const MorphStep& step);
   WantedWeights wanted_of(const MorphStep& step, int device) const;
   void on_ready(int device, MorphReady ready);
   void on_done(MorphId id, int device);

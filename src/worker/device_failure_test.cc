@@ -28,6 +28,19 @@ class Hanging : public TokenConstraint {
   std::binary_semaphore goes_on{0};
 };
 
+// Lets them go on, so that the threads of a scene can end.
+struct LetGo {
+  explicit LetGo(std::vector<std::shared_ptr<Hanging>> all) : hanging(std::move(all)) {}
+  ~LetGo() {
+    for (const auto& one : hanging) {
+      one->goes_on.release();
+    }
+  }
+  LetGo(const LetGo&) = delete;
+  LetGo& operator=(const LetGo&) = delete;
+  std::vector<std::shared_ptr<Hanging>> hanging;
+};
+
 // What two devices hold of a component if there is one copy.
 std::vector<ShardRun> one_copy(int layer, Component component, bool by_layers) {
   const ShardRun all{0, kJoinShards};
@@ -101,6 +114,15 @@ struct FailingScene {
     }
     return scene.worker(0).holds_up() ? 0 : 1;
   }
+  // Keeps the thread that prepares a replica's morph steps, and tells the end of their commits.
+  void occupy_background(int replica, const std::shared_ptr<Hanging>& busy) {
+    scene.worker(replica).in_background([busy](const Pace&) {
+      busy->entered.release();
+      busy->goes_on.acquire();
+      return false;
+    });
+    busy->entered.acquire();
+  }
   // Computes a talk from its first token on one replica, and returns what it draws.
   std::vector<float> drawn_by(int replica) {
     JoinTalk talk = talk_of(1, join_spec());
@@ -173,6 +195,104 @@ TEST(DeviceFailure, TheDevicesOfOneReplicaPart) {
     failing.leader().part();
     EXPECT_EQ(failing.drawn_by(1 - victim), right);
     constraint->goes_on.release();
+  }
+}
+
+// The swap of a layer that the failed device alone holds: it fails before, while it prepares the
+// swap, when it is ready, and when it is to commit it.
+TEST(DeviceFailure, AStepThatConcernsTheFailedDeviceAloneSucceeds) {
+  const std::vector<float> unswapped = FailingScene().drawn_by(0);
+  const std::vector<HoldShards> steps = drops(true);
+  for (int moment = 0; moment < 4; ++moment) {
+    SCOPED_TRACE(moment);
+    const auto constraint = std::make_shared<Hanging>();
+    const auto busy = std::make_shared<Hanging>();
+    FailingScene failing;
+    const LetGo at_end{{constraint, busy}};
+    failing.leader().join({&failing.scene.worker(1)});
+    for (const HoldShards& step : steps) {
+      failing.drop(step);
+    }
+    failing.leader().unify();
+    const int victim = failing.hang(constraint, 1, 0);
+    const SwapComponent swap{victim, Component::kMlp, Precision::kW8};
+    const MorphId id{++failing.last_id};
+    if (moment == 1) {
+      failing.occupy_background(victim, busy);
+    }
+    if (moment > 0) {
+      failing.leader().prepare(id, swap);
+    }
+    if (moment > 1) {
+      ASSERT_FALSE(failing.scene.ears[0]->ready(id.value).failure);
+    }
+    if (moment == 3) {
+      failing.leader().commit(id);
+    }
+    failing.scene.worker(victim).give_up();
+    if (moment == 0) {
+      failing.leader().prepare(id, swap);
+    }
+    ASSERT_TRUE(failing.scene.ears[0]->heard_of(id.value));
+    const MorphReady ready = failing.scene.ears[0]->ready(id.value);
+    ASSERT_FALSE(ready.failure) << ready.failure->message;
+    if (moment < 3) {
+      failing.leader().commit(id);
+    }
+    failing.scene.ears[0]->done(id.value);
+    failing.leader().divide();
+    for (std::size_t i = steps.size(); i-- > 0;) {
+      failing.fetch(steps[i]);
+    }
+    failing.leader().part();
+    FailingScene alone;
+    alone.leader().prepare(MorphId{1}, swap);
+    ASSERT_FALSE(alone.scene.ears[0]->ready(1).failure);
+    alone.leader().commit(MorphId{1});
+    const std::vector<float> right = alone.drawn_by(0);
+    EXPECT_NE(right, unswapped);
+    EXPECT_EQ(failing.drawn_by(1 - victim), right);
+  }
+}
+
+// The second of two devices fails while it fetches what it dropped, or when it has committed that.
+TEST(DeviceFailure, AGroupWhoseDevicesHaveAllFailedParts) {
+  const std::vector<HoldShards> steps = drops(false);
+  for (const bool commits : {false, true}) {
+    const auto constraint = std::make_shared<Hanging>();
+    const auto busy = std::make_shared<Hanging>();
+    FailingScene failing;
+    const LetGo at_end{{constraint, busy}};
+    failing.leader().join({&failing.scene.worker(1)});
+    for (const HoldShards& step : steps) {
+      failing.drop(step);
+    }
+    const int victim = failing.hang(constraint, 2, 0);
+    failing.scene.worker(victim).give_up();
+    const ShardRun all{0, kJoinShards};
+    const MorphId id{++failing.last_id};
+    const HoldShards fetch{steps.back().layer, steps.back().component, {all, all}};
+    if (!commits) {
+      failing.occupy_background(1 - victim, busy);
+    }
+    failing.leader().prepare(id, fetch);
+    if (commits) {
+      ASSERT_FALSE(failing.scene.ears[0]->ready(id.value).failure);
+      failing.occupy_background(1 - victim, busy);  // it reports the end of the commit
+      failing.leader().keep({{}, {}});
+      failing.leader().commit(id);
+    }
+    failing.scene.worker(1 - victim).give_up();
+    ASSERT_TRUE(failing.scene.ears[0]->heard_of(id.value));
+    ASSERT_FALSE(failing.scene.ears[0]->ready(id.value).failure);
+    if (!commits) {
+      failing.leader().commit(id);
+    }
+    failing.scene.ears[0]->done(id.value);
+    for (std::size_t i = steps.size() - 1; i-- > 0;) {
+      failing.fetch(steps[i]);
+    }
+    failing.leader().part();
   }
 }
 

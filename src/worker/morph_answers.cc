@@ -15,10 +15,16 @@ void MorphAnswers::expect(MorphId id, std::vector<int> devices) {
   check(steps_.emplace(id, std::move(waiting)).second, "a morph's step is prepared once");
 }
 
-std::vector<int> MorphAnswers::devices_of(MorphId id) const {
+std::vector<int> MorphAnswers::commit(MorphId id) {
   const std::lock_guard lock(mutex_);
   const auto found = steps_.find(id);
-  return found == steps_.end() ? std::vector<int>() : found->second.devices;
+  check(found != steps_.end(), "what is committed was prepared and not aborted");
+  std::vector<int> devices = found->second.devices;
+  found->second.committed = true;
+  if (devices.empty()) {
+    steps_.erase(found);
+  }
+  return devices;
 }
 
 std::vector<int> MorphAnswers::drop(MorphId id) {
@@ -39,12 +45,15 @@ std::optional<MorphReady> MorphAnswers::ready(MorphReady answer, int device) {
     return std::nullopt;  // given up meanwhile
   }
   Waiting& waiting = found->second;
+  if (std::erase(waiting.not_ready, device) == 0) {
+    return std::nullopt;  // the device was given up meanwhile
+  }
   if (answer.failure) {
     waiting.failed = true;
     return answer;
   }
   waiting.remark = waiting.remark.empty() ? std::move(answer.remark) : std::move(waiting.remark);
-  if (std::erase(waiting.not_ready, device) == 0 || !waiting.not_ready.empty()) {
+  if (!waiting.not_ready.empty()) {
     return std::nullopt;
   }
   answer.remark = waiting.remark;
@@ -75,15 +84,11 @@ MorphAnswers::Answered MorphAnswers::give_up(const std::vector<int>& devices) {
       });
     };
     remove(waiting.devices);
-    if (waiting.devices.empty()) {
-      next = steps_.erase(next);
-      continue;
-    }
     if (remove(waiting.not_ready) > 0 && waiting.not_ready.empty() && !waiting.failed) {
       answered.ready.push_back({.id = id, .failure = std::nullopt, .remark = waiting.remark});
     }
-    const bool done = remove(waiting.not_done) > 0 && waiting.not_done.empty();
-    if (done && waiting.not_ready.empty()) {
+    const bool done = remove(waiting.not_done) > 0 && waiting.not_done.empty() && waiting.committed;
+    if (done) {
       answered.done.push_back(id);
     }
     next = done ? steps_.erase(next) : std::next(next);

@@ -11,14 +11,15 @@
 namespace protean {
 
 // Makes one answer to a morph step of the answers of all devices that it concerns: it is ready when
-// it is ready on all, it fails with the first failure, and it is done when all are done. Any thread
-// may call.
+// it is ready on all, it fails with the first failure, and it is done when all are done. Devices
+// that are given up answer nothing; a step that concerns no other succeeds without an answer. Any
+// thread may call.
 class MorphAnswers {
  public:
-  // A step was given to these devices to prepare.
+  // A step was given to these devices to prepare. Without any, the step is ready.
   void expect(MorphId id, std::vector<int> devices);
-  // The devices that a step concerns; none if it was dropped.
-  std::vector<int> devices_of(MorphId id) const;
+  // The step is committed on the devices that are returned. Without any, the step is done.
+  std::vector<int> commit(MorphId id);
   // Forgets a step that is given up or has failed, and returns its devices.
   std::vector<int> drop(MorphId id);
 
@@ -29,7 +30,7 @@ class MorphAnswers {
   bool done(MorphId id, int device);
 
   // Devices that have failed, whose answers are not waited for. Returns the steps that are ready or
-  // done without them, and forgets those that concern no other.
+  // done without them.
   struct Answered {
     std::vector<MorphReady> ready;
     std::vector<MorphId> done;
@@ -43,8 +44,9 @@ class MorphAnswers {
     std::vector<int> not_done;
     std::string remark;
     bool failed = false;
+    bool committed = false;
   };
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::unordered_map<MorphId, Waiting> steps_;
 };
 
