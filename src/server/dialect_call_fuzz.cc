@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     read_llama_infill(*value);
     read_score_call(*value);
     read_rerank_call(*value);
-    ollama_load_answer(text, 0);
+    (void)read_ollama_load(text, 0);
   }
   return 0;
 }
