@@ -266,7 +266,7 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
     return found == peers->end()
                ? nullptr
                : found->second->rank()
-                     .shard({which.layer, which.component, which.to, shard, shards})
+                     .find_shard({which.layer, which.component, which.to, shard, shards})
                      .data();
   };
   wanted.peer_is_sound = [peers](int shard) { return peers->at(shard)->sound(); };

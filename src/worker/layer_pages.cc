@@ -68,6 +68,7 @@ std::vector<int> shards_of(const ShardRun& run, const ShardRun& had) {
 }
 
 void LayerPages::swap(ModelWeights& weights, const SwapComponent& component, ShardMemory& memory) {
+  const std::lock_guard lock(*changing_);
   const ShardRun& run = weights.holding.of(component.layer, component.component);
   check(std::ssize(memory) == run.count, "every shard here has memory");
   for (int i = 0; i < run.count; ++i) {
@@ -78,6 +79,7 @@ void LayerPages::swap(ModelWeights& weights, const SwapComponent& component, Sha
 
 void LayerPages::hold(ModelWeights& weights, const SwapComponent& component, const ShardRun& run,
                       ShardMemory& memory) {
+  const std::lock_guard lock(*changing_);
   ShardRun& held = weights.holding.of(component.layer, component.component);
   ShardMemory& mine = of(component.layer, component.component);
   check(std::ssize(mine) == held.count, "every shard here has memory");
@@ -98,10 +100,13 @@ void LayerPages::hold(ModelWeights& weights, const SwapComponent& component, con
   held = run;
 }
 
-std::span<const std::byte> LayerPages::shard(const ModelWeights& weights,
-                                             const ComponentVariant& which) const {
+std::span<const std::byte> LayerPages::find_shard(const ModelWeights& weights,
+                                                  const ComponentVariant& which) const {
+  const std::lock_guard lock(*changing_);
   const ShardRun& held = weights.holding.of(which.layer, which.component);
-  check(held.has(which.shard), "the shard is here");
+  if (!held.has(which.shard)) {
+    return {};
+  }
   const ShardMemory& memory = which.component == Component::kEmbeddings
                                   ? embeddings_
                                   : halves_.at(static_cast<std::size_t>(

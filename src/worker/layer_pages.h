@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,7 +49,8 @@ std::vector<int> shards_of(const ShardRun& run, const ShardRun& had = {});
 Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
                                const ReadComponent& read, const cpu::MayGoOn& may_go_on = {});
 
-// The pages that hold each component of a model on a device.
+// The pages that hold each component of a model on a device. Belongs to the device's thread, but
+// for find_shard().
 class LayerPages {
  public:
   LayerPages() = default;
@@ -62,9 +65,10 @@ class LayerPages {
   void hold(ModelWeights& weights, const SwapComponent& component, const ShardRun& run,
             ShardMemory& memory);
 
-  // Returns the memory of a shard that is here.
-  std::span<const std::byte> shard(const ModelWeights& weights,
-                                   const ComponentVariant& which) const;
+  // Returns the memory of a shard; nothing if it is not here. Called on any thread: a device that
+  // fetches may ask before this one has come to an earlier change of the component.
+  std::span<const std::byte> find_shard(const ModelWeights& weights,
+                                        const ComponentVariant& which) const;
 
   std::int64_t bytes() const;
 
@@ -75,6 +79,8 @@ class LayerPages {
                : halves_.at(static_cast<std::size_t>(layer))[static_cast<std::size_t>(component)];
   }
 
+  // Held while what is here of a component changes.
+  std::unique_ptr<std::mutex> changing_ = std::make_unique<std::mutex>();
   std::vector<std::array<ShardMemory, kLayerHalves.size()>> halves_;
   ShardMemory embeddings_;
 };
