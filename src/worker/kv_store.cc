@@ -190,11 +190,13 @@ Status KvStore::make_room(int layer, int kv_heads, std::int64_t places,
 }
 
 void KvStore::trim(int layer) {
+  const std::lock_guard lock(changing_);
   Array& array = arrays_[static_cast<std::size_t>(layer)];
   array.pages.detach(array.pages.pages() - pages_for(array, blocks()));
 }
 
 void KvStore::set_layer(int layer, int kv_heads, int homes, KvPlaces places) {
+  const std::lock_guard lock(changing_);
   Array& array = arrays_[static_cast<std::size_t>(layer)];
   cpu::KvLayer& shape = layers_[static_cast<std::size_t>(layer)];
   shape.kv_heads = kv_heads;
@@ -219,6 +221,7 @@ void KvStore::set_places(int layer, KvPlaces places) {
 }
 
 void KvStore::unify(int homes) {
+  const std::lock_guard lock(changing_);
   const std::int64_t each = blocks();
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     check(arrays_[layer].stride_bytes == 0 || arrays_[layer].homes == homes,
@@ -232,6 +235,7 @@ void KvStore::unify(int homes) {
 }
 
 void KvStore::divide(int homes) {
+  const std::lock_guard lock(changing_);
   check(blocks() % homes == 0, "homes have equal numbers of blocks");
   const std::int64_t each = blocks() / homes;
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {

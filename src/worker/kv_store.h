@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -63,7 +64,7 @@ class KvStore {
   // may use the array meanwhile, and homes may be joined or divided. A failure changes nothing.
   Status make_room(int layer, int kv_heads, std::int64_t places,
                    const cpu::MayGoOn& may_go_on = {});
-  // Returns the pages that the layer's array does not need to the pool.
+  // Returns the pages that the layer's array does not need to the pool, on any thread.
   void trim(int layer);
 
   // Where a layer's blocks are; null: each at the place of its number.
@@ -106,7 +107,9 @@ class KvStore {
 
   cpu::Region memory_;
   cpu::PagePool* pool_ = nullptr;  // null without pages
-  std::vector<Array> arrays_;      // on pages, one for each layer; reserved when first used
+  // Held while homes and their blocks change, which trim() on another thread must see together.
+  std::mutex changing_;
+  std::vector<Array> arrays_;  // on pages, one for each layer; reserved when first used
   int block_tokens_ = 0;
   std::atomic<std::int64_t> blocks_{0};  // of each home
   std::vector<cpu::KvLayer> layers_;
