@@ -121,7 +121,7 @@ void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   const TimeNs began_ns = steady_now_ns();
   // Requests wait for it, so a fingerprint that is missing waits for no other model's.
-  auto replicas = start_replicas(*resident.model, *resident.sink, {});
+  auto replicas = start_replicas(*resident.model, *resident.sink);
   if (!replicas.ok()) {
     log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
     server_.woke(model, replicas.error());

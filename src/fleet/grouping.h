@@ -79,6 +79,7 @@ class Grouping {
   std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
   // Returns all replicas that serve under this replica's id.
   std::vector<ReplicaId> replicas_of(ReplicaId replica) const;
+  std::vector<ReplicaId> changing() const;  // the replicas whose groups change now
   // Returns the replicas of each home of the group under this id.
   std::vector<std::vector<ReplicaId>> homes_of(ReplicaId group) const;
   std::shared_ptr<const GroupsStatus> status_if_changed();

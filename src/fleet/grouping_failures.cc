@@ -11,6 +11,10 @@ std::vector<ReplicaId> Grouping::devices_of(ReplicaId engine) const {
   if (!running_ || !running_->joined() || !running_->concerns(engine)) {
     return replicas_of(engine);
   }
+  return changing();
+}
+
+std::vector<ReplicaId> Grouping::changing() const {
   Replicas all;
   for (const ReplicaId home : running_->group().homes) {
     const Replicas some = replicas_of(home);
@@ -61,12 +65,8 @@ void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   if (!running_) {
     return;
   }
-  Replicas changing;
-  for (const ReplicaId home : running_->group().homes) {
-    const Replicas some = replicas_of(home);
-    changing.insert(changing.end(), some.begin(), some.end());
-  }
-  if (std::find(changing.begin(), changing.end(), replica) != changing.end()) {
+  const Replicas concerned = changing();
+  if (std::find(concerned.begin(), concerned.end(), replica) != concerned.end()) {
     running_->break_up(reason_);
   }
 }

@@ -18,6 +18,11 @@ inline constexpr TimeNs kForeverNs = std::numeric_limits<TimeNs>::max();
 // KV cache back; what is sent to it waits until it is awake.
 enum class Residence { kAwake, kFallingAsleep, kAsleep, kWaking };
 
+// Returns true if nothing computes before the model is loaded again: it sleeps or is about to.
+constexpr bool sleeps(Residence residence) {
+  return residence == Residence::kAsleep || residence == Residence::kFallingAsleep;
+}
+
 // Returns the name, such as "falling_asleep".
 constexpr std::string_view to_string(Residence residence) {
   switch (residence) {

@@ -95,6 +95,12 @@ struct ResidentsTest : ServiceTest {
       look();
     }
   }
+  // Something else is to serve the model, for which there is no memory yet.
+  void replace_without_memory() {
+    want(R"({"intent":"min-latency"})");
+    residents.planned(0, "TP 2 x PP 1, bf16, KV bf16");
+    residents.replaced(0, make_host(next_inbox, "min-latency"), false);
+  }
   Checked<json::object> want(const std::string& body) {
     return residents.want_intent(serving(), body);
   }
@@ -142,9 +148,7 @@ TEST_F(ResidentsTest, RequestsEndWhereTheyBeganAndNewOnesGoToTheOtherConfigurati
 TEST_F(ResidentsTest, WithoutMemoryForBothRequestsWaitUntilTheFormerOnesHaveEnded) {
   Service& former = serving();
   begin();
-  want(R"({"intent":"min-latency"})");
-  residents.planned(0, "TP 2 x PP 1, bf16, KV bf16");
-  residents.replaced(0, make_host(next_inbox, "min-latency"), false);
+  replace_without_memory();
   loader.take();
   begin();
   EXPECT_EQ(loader.take(), Asked{}) << "the former one has the memory";
@@ -162,9 +166,7 @@ TEST_F(ResidentsTest, WithoutMemoryForBothRequestsWaitUntilTheFormerOnesHaveEnde
 TEST_F(ResidentsTest, RequestsOfAModelThatIsRemovedWhileItsFormerEnginesDrainEndToo) {
   Service& former = serving();
   begin();
-  want(R"({"intent":"min-latency"})");
-  residents.planned(0, "TP 2 x PP 1, bf16, KV bf16");
-  residents.replaced(0, make_host(next_inbox, "min-latency"), false);
+  replace_without_memory();
   begin();
   Service& follower = serving();
   deploy_other();

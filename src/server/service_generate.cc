@@ -251,8 +251,7 @@ HttpReply Service::load_or_unload(const Checked<OllamaLoad>& asked, const HttpCa
     return refusal_of(call, *error);
   }
   const OllamaLoad& load = std::get<OllamaLoad>(asked);
-  const bool sleeps = residence() == Residence::kAsleep || residence() == Residence::kFallingAsleep;
-  if (load.keep_loaded_ns && (load.keep_loaded_ns != 0 || !sleeps)) {
+  if (load.keep_loaded_ns && (load.keep_loaded_ns != 0 || !sleeps(residence()))) {
     keep_loaded(*load.keep_loaded_ns);
   }
   if (load.keep_loaded_ns != 0) {

@@ -36,7 +36,7 @@ void Service::keep_loaded(TimeNs ns) {
 }
 
 void Service::wake() {
-  if (residence() == Residence::kAsleep || residence() == Residence::kFallingAsleep) {
+  if (sleeps(residence())) {
     engines_.wake();
   }
 }

@@ -87,6 +87,20 @@ struct FailingScene {
     const ShardRun all{0, kJoinShards};
     drop({step.layer, step.component, {all, all}});
   }
+  // Makes one group of both, which drops what the first `count` steps say.
+  void join(const std::vector<HoldShards>& steps, std::size_t count) {
+    leader().join({&scene.worker(1)});
+    for (std::size_t i = 0; i < count; ++i) {
+      drop(steps[i]);
+    }
+  }
+  // Fetches what the first `count` steps have dropped, the latest first, and parts.
+  void part(const std::vector<HoldShards>& steps, std::size_t count) {
+    for (std::size_t i = count; i-- > 0;) {
+      fetch(steps[i]);
+    }
+    leader().part();
+  }
   StepPlan plan_of(JoinTalk& talk) {
     StepPlan plan;
     plan.id = StepId{++last_step};
@@ -157,18 +171,12 @@ TEST(DeviceFailure, TheOtherDeviceFetchesWhatItDropped) {
       SCOPED_TRACE(moment);
       const auto constraint = std::make_shared<Hanging>();
       FailingScene failing;
-      failing.leader().join({&failing.scene.worker(1)});
-      for (std::size_t i = 0; i < moment; ++i) {
-        failing.drop(steps[i]);
-      }
+      failing.join(steps, moment);
       const int victim = failing.hang(constraint, 2, moment % 2);
       failing.commit(steps[moment]);
       failing.scene.worker(victim).give_up();
       failing.scene.ears[0]->done(failing.last_id);
-      for (std::size_t i = moment + 1; i-- > 0;) {
-        failing.fetch(steps[i]);
-      }
-      failing.leader().part();
+      failing.part(steps, moment + 1);
       EXPECT_EQ(failing.drawn_by(1 - victim), right);
       constraint->goes_on.release();
     }
@@ -181,18 +189,12 @@ TEST(DeviceFailure, TheDevicesOfOneReplicaPart) {
     const std::vector<HoldShards> steps = drops(by_layers);
     const auto constraint = std::make_shared<Hanging>();
     FailingScene failing;
-    failing.leader().join({&failing.scene.worker(1)});
-    for (const HoldShards& step : steps) {
-      failing.drop(step);
-    }
+    failing.join(steps, steps.size());
     failing.leader().unify();
     const int victim = failing.hang(constraint, 1, 0);
     failing.scene.worker(victim).give_up();
     failing.leader().divide();
-    for (std::size_t i = steps.size(); i-- > 0;) {
-      failing.fetch(steps[i]);
-    }
-    failing.leader().part();
+    failing.part(steps, steps.size());
     EXPECT_EQ(failing.drawn_by(1 - victim), right);
     constraint->goes_on.release();
   }
@@ -209,10 +211,7 @@ TEST(DeviceFailure, AStepThatConcernsTheFailedDeviceAloneSucceeds) {
     const auto busy = std::make_shared<Hanging>();
     FailingScene failing;
     const LetGo at_end{{constraint, busy}};
-    failing.leader().join({&failing.scene.worker(1)});
-    for (const HoldShards& step : steps) {
-      failing.drop(step);
-    }
+    failing.join(steps, steps.size());
     failing.leader().unify();
     const int victim = failing.hang(constraint, 1, 0);
     const SwapComponent swap{victim, Component::kMlp, Precision::kW8};
@@ -241,10 +240,7 @@ TEST(DeviceFailure, AStepThatConcernsTheFailedDeviceAloneSucceeds) {
     }
     failing.scene.ears[0]->done(id.value);
     failing.leader().divide();
-    for (std::size_t i = steps.size(); i-- > 0;) {
-      failing.fetch(steps[i]);
-    }
-    failing.leader().part();
+    failing.part(steps, steps.size());
     FailingScene alone;
     alone.leader().prepare(MorphId{1}, swap);
     ASSERT_FALSE(alone.scene.ears[0]->ready(1).failure);
@@ -263,10 +259,7 @@ TEST(DeviceFailure, AGroupWhoseDevicesHaveAllFailedParts) {
     const auto busy = std::make_shared<Hanging>();
     FailingScene failing;
     const LetGo at_end{{constraint, busy}};
-    failing.leader().join({&failing.scene.worker(1)});
-    for (const HoldShards& step : steps) {
-      failing.drop(step);
-    }
+    failing.join(steps, steps.size());
     const int victim = failing.hang(constraint, 2, 0);
     failing.scene.worker(victim).give_up();
     const ShardRun all{0, kJoinShards};
@@ -289,10 +282,7 @@ TEST(DeviceFailure, AGroupWhoseDevicesHaveAllFailedParts) {
       failing.leader().commit(id);
     }
     failing.scene.ears[0]->done(id.value);
-    for (std::size_t i = steps.size() - 1; i-- > 0;) {
-      failing.fetch(steps[i]);
-    }
-    failing.leader().part();
+    failing.part(steps, steps.size() - 1);
   }
 }
 

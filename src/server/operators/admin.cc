@@ -364,13 +364,12 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
 // A model that sleeps already, or is about to, is asked for nothing new.
 HttpReply Admin::sleep_reply(Service& service) const {
   const Residence now = service.residence();
-  const bool asleep = now == Residence::kAsleep || now == Residence::kFallingAsleep;
   if (now == Residence::kWaking) {
     return error_reply({.status = 409,
                         .message = fmt::format("{} is being loaded: try again when it is awake",
                                                service.model().names.front())});
   }
-  if (!asleep && !setting_.residents.put_to_sleep(service)) {
+  if (!sleeps(now) && !setting_.residents.put_to_sleep(service)) {
     return error_reply(
         {.status = 409,
          .message = fmt::format("{} cannot sleep now: {} of its requests wait or run; try again "
