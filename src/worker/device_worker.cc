@@ -181,9 +181,9 @@ bool DeviceWorker::sound() {
   if (!has_lost_memory()) {
     return true;
   }
-  if (!told_loss_.exchange(true)) {
-    handlers_.failed("has lost memory: an access to its pages failed");
-  }
+  // Another thread that finds the same waits here, so that nothing is told before the loss is.
+  std::call_once(tells_loss_,
+                 [this] { handlers_.failed("has lost memory: an access to its pages failed"); });
   return false;
 }
 

@@ -104,8 +104,8 @@ class DeviceWorker {
   // hang in.
   void give_up();
   bool given_up() const { return given_up_; }
-  // Returns false once memory of the device is lost, and then reports it if nothing has. What was
-  // read from the device before may be wrong if this returns false afterwards. Any thread may call.
+  // Returns false once memory of the device is lost, after that was reported. What was read from the
+  // device before may be wrong if this returns false afterwards. Any thread may call.
   bool sound();
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
@@ -147,7 +147,7 @@ class DeviceWorker {
   const WorkerMemory memory_;
   const RankPlace place_;
   std::atomic<bool> given_up_ = false;
-  std::atomic<bool> told_loss_ = false;
+  std::once_flag tells_loss_;
   std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported
   std::binary_semaphore thread_ends_{0};
   // Changes of homes among the entries, and resizes that wait for them.
