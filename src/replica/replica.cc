@@ -164,11 +164,12 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
   return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
 }
 
-// Loads the model for one replica, whose events go into the inbox. Each replica has as many devices
-// of the sizing as its form.
+// Loads the model for one replica, whose events go through the gate. Each replica has as many
+// devices of the sizing as its form.
 Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
                                                  const std::shared_ptr<Fabric>& fabric,
-                                                 const Checkpoint& checkpoint, Inbox& inbox) {
+                                                 const Checkpoint& checkpoint,
+                                                 const std::shared_ptr<EventGate>& gate) {
   const Sizing& sizing = options.sizing;
   WorkerOptions worker{.form = sizing.form,
                        .devices = {},
@@ -193,8 +194,8 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
       break;
     }
   }
-  const auto tell = [&inbox, replica](auto what) {
-    inbox.push({steady_now_ns(), std::move(what), replica});
+  const auto tell = [gate, replica](auto what) {
+    gate->push({steady_now_ns(), std::move(what), replica});
   };
   worker.devices_failed = [tell](std::string why) { tell(DevicesFailed{std::move(why)}); };
   return CpuWorker::create(worker, checkpoint, progress_bar("loading"),
@@ -205,12 +206,31 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
 
 }  // namespace
 
+void EventGate::push(Event event) {
+  const std::lock_guard lock(mutex_);
+  if (inbox_ != nullptr) {
+    inbox_->push(std::move(event));
+  }
+}
+
+void EventGate::close() {
+  const std::lock_guard lock(mutex_);
+  inbox_ = nullptr;
+}
+
 Workers::~Workers() {
   for (const auto& worker : workers_) {
     worker->close();
   }
+  bool stopped = true;
   for (const auto& worker : workers_) {
-    worker->stop();
+    stopped = worker->stop() && stopped;
+  }
+  gate_->close();
+  for (auto& worker : workers_) {
+    if (!stopped) {
+      (void)worker.release();  // threads of a device that hangs may use any of them
+    }
   }
 }
 
@@ -231,8 +251,8 @@ std::vector<Member> Workers::members(const EngineConfig& engine, TimeNs device_t
 }
 
 void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) {
-  at(to).copy_blocks(at(from), blocks, [this, id, to] {
-    inbox_.push({steady_now_ns(), BlocksCopied{id}, to});
+  at(to).copy_blocks(at(from), blocks, [gate = gate_, id, to] {
+    gate->push({steady_now_ns(), BlocksCopied{id}, to});
   });
 }
 
@@ -240,15 +260,16 @@ namespace {
 
 // Returns the work of packing variants, which is null if no policy has layers swapped. Must be
 // called before the weights are loaded, which then does not put them into the cache on the way.
-BackgroundTask pack_in_background(const ReplicaOptions& options, Inbox& inbox) {
+BackgroundTask pack_in_background(const ReplicaOptions& options,
+                                  const std::shared_ptr<EventGate>& gate) {
   if (!options.morph || options.morph->mode == MorphMode::kOff) {
     return nullptr;
   }
   const FormBounds& bounds = options.morph->bounds;
   return prepare_variants(
-      {options.variants, order_of(bounds), bounds.ladder}, [&inbox](Packing packing) {
+      {options.variants, order_of(bounds), bounds.ladder}, [gate](Packing packing) {
         VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
-        inbox.push({steady_now_ns(), std::move(packed), {}});
+        gate->push({steady_now_ns(), std::move(packed), {}});
       });
 }
 
@@ -261,10 +282,11 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   if (!fabric.ok()) {
     return fabric.error();
   }
-  BackgroundTask packing = pack_in_background(options, inbox);
-  auto workers = std::make_unique<Workers>(inbox);
+  const auto gate = std::make_shared<EventGate>(inbox);
+  BackgroundTask packing = pack_in_background(options, gate);
+  auto workers = std::make_unique<Workers>(gate);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
-    auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, inbox);
+    auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, gate);
     if (!worker.ok()) {
       return worker.error();
     }

@@ -168,27 +168,23 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
 }
 
 CpuWorker::~CpuWorker() {
-  stop();
+  check(stop(), "a worker with a device that hangs is not destroyed");
 }
 
 void CpuWorker::close() {
   for (const auto& device : devices_) {
-    if (device != nullptr) {
-      device->close();
-    }
+    device->close();
   }
 }
 
-void CpuWorker::stop() {
+bool CpuWorker::stop() {
   close();
   // Their threads answer to this worker, which asks all devices, until the last one has ended.
-  for (auto& device : devices_) {
-    if (device != nullptr && !device->finish()) {
-      // Its thread may wake up at any time and use all of this.
-      (void)device.release();
-      (void)new std::shared_ptr<Fabric>(fabric_);
-    }
+  bool stopped = true;
+  for (const auto& device : devices_) {
+    stopped = device->finish() && stopped;
   }
+  return stopped;
 }
 
 bool CpuWorker::holds_up() const {

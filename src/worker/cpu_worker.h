@@ -44,10 +44,12 @@ class CpuWorker : public Executor {
                                                    MorphHandlers morph_handlers = {});
 
   // Finishes and reports the steps, commits and copies already started, and stops. Morph steps in
-  // preparation are abandoned. Workers that may be joined are first all closed, then stopped. A
-  // device that was given up and still hangs is left behind with its memory.
+  // preparation are abandoned. Workers that may be joined are first all closed, then stopped.
+  // stop() returns false if a device that was given up still hangs: then no worker that was joined
+  // with this one may be destroyed, because the device's threads may wake up at any time and use
+  // them.
   void close();
-  void stop();
+  [[nodiscard]] bool stop();
   ~CpuWorker() override;
   CpuWorker(const CpuWorker&) = delete;
   CpuWorker& operator=(const CpuWorker&) = delete;

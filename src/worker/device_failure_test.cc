@@ -286,5 +286,33 @@ TEST(DeviceFailure, AGroupWhoseDevicesHaveAllFailedParts) {
   }
 }
 
+// A device hangs in a step and in a fetch when its replica is stopped; it wakes up later.
+TEST(DeviceFailure, AWorkerIsNotStoppedWhileItsDeviceHangs) {
+  const std::vector<HoldShards> steps = drops(true);
+  FailingScene failing;
+  const auto constraint = std::make_shared<Hanging>();
+  const auto busy = std::make_shared<Hanging>();
+  failing.leader().join({&failing.scene.worker(1)});
+  for (const HoldShards& step : steps) {
+    failing.drop(step);
+  }
+  const int victim = failing.hang(constraint, 2, 0);
+  failing.occupy_background(victim, busy);
+  const ShardRun all{0, kJoinShards};
+  const MorphId id{++failing.last_id};
+  failing.leader().prepare(id, HoldShards{0, Component::kMlp, {all, all}});
+  failing.scene.worker(victim).give_up();
+  ASSERT_FALSE(failing.scene.ears[0]->ready(id.value).failure);
+  failing.scene.worker(0).close();
+  failing.scene.worker(1).close();
+  EXPECT_FALSE(failing.scene.worker(victim).stop());
+  EXPECT_TRUE(failing.scene.worker(1 - victim).stop());
+  busy->goes_on.release();  // the fetch reads what the other device holds, which is still there
+  constraint->goes_on.release();
+  while (!failing.scene.worker(victim).stop()) {
+    std::this_thread::yield();
+  }
+}
+
 }  // namespace
 }  // namespace protean

@@ -94,10 +94,18 @@ bool changes_homes(const DeviceEntry& entry) {
 
 }  // namespace
 
-DeviceWorker::Handlers DeviceWorker::counting_commits(Handlers handlers) {
+// Counts commits that end, and reports nothing of a device that was given up.
+DeviceWorker::Handlers DeviceWorker::watched(Handlers handlers) {
+  handlers.morph.ready = [this, ready = std::move(handlers.morph.ready)](MorphReady what) {
+    if (!given_up_) {
+      ready(std::move(what));
+    }
+  };
   handlers.morph.done = [this, done = std::move(handlers.morph.done)](MorphDone what) {
     --unfinished_;
-    done(what);
+    if (!given_up_) {
+      done(what);
+    }
   };
   return handlers;
 }
@@ -105,7 +113,7 @@ DeviceWorker::Handlers DeviceWorker::counting_commits(Handlers handlers) {
 DeviceWorker::DeviceWorker(Built built, Handlers handlers)
     : pages_(std::move(built.pages)),
       rank_(std::move(built.rank)),
-      handlers_(counting_commits(std::move(handlers))),
+      handlers_(watched(std::move(handlers))),
       memory_(rank_->memory()),
       place_(built.place),
       background_(std::min(
@@ -135,7 +143,7 @@ bool DeviceWorker::finish() {
       }
       ended = thread_ends_.try_acquire_for(kToWakeUp);
       if (!ended && given_up_) {
-        thread_.detach();
+        background_.begin_stop();
         return false;
       }
     }

@@ -86,8 +86,8 @@ class DeviceWorker {
   // finishes one, because they wait for each other.
   void close() { entries_.close(); }
   // Waits until all entries are run and all handlers have returned. Returns false if the device is
-  // given up and still hangs after a second: then its thread goes on, and it must never be
-  // destroyed.
+  // given up and still hangs after a second: then its threads go on, and neither it nor a device
+  // that it reads from may be destroyed before another call has returned true.
   [[nodiscard]] bool finish();
 
   // Executor's prepare() and abort(), for a device that the step concerns.
@@ -104,8 +104,8 @@ class DeviceWorker {
   // hang in.
   void give_up();
   bool given_up() const { return given_up_; }
-  // Returns false once memory of the device is lost, after that was reported. What was read from the
-  // device before may be wrong if this returns false afterwards. Any thread may call.
+  // Returns false once memory of the device is lost, after that was reported. What was read from
+  // the device before may be wrong if this returns false afterwards. Any thread may call.
   bool sound();
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
@@ -130,7 +130,7 @@ class DeviceWorker {
                                   RankPlace place);
   DeviceWorker(Built built, Handlers handlers);
 
-  Handlers counting_commits(Handlers handlers);
+  Handlers watched(Handlers handlers);
   bool has_lost_memory() const { return pages_.pool != nullptr && pages_.pool->lost_memory(); }
   void run_entries();
   void settle_background();

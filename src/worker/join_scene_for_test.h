@@ -139,7 +139,8 @@ class JoinScene {
       worker->close();
     }
     for (const auto& worker : workers_) {
-      worker->stop();
+      while (!worker->stop()) {  // a device that hung may still wake up
+      }
     }
   }
 

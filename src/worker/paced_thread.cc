@@ -48,12 +48,16 @@ void PacedThread::post_urgent(Task task) {
   changed_.notify_one();
 }
 
-void PacedThread::stop() {
+void PacedThread::begin_stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_one();
+}
+
+void PacedThread::stop() {
+  begin_stop();
   if (thread_.joinable()) {
     thread_.join();
   }

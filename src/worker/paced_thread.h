@@ -28,8 +28,9 @@ class PacedThread {
   void post(Task task);
   void post_urgent(Task task);
 
-  // Ends rests and makes may_go_on() return false. Returns when all tasks have run; no task may be
-  // posted afterwards.
+  // Ends rests and makes may_go_on() return false.
+  void begin_stop();
+  // The same, and returns when all tasks have run; no task may be posted afterwards.
   void stop();
 
   // Must be called around each step, on the thread that runs steps.
