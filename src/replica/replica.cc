@@ -222,6 +222,7 @@ Workers::~Workers() {
   for (const auto& worker : workers_) {
     worker->close();
   }
+  give_up_what_hangs();
   bool stopped = true;
   for (const auto& worker : workers_) {
     stopped = worker->stop() && stopped;
@@ -234,6 +235,25 @@ Workers::~Workers() {
   }
 }
 
+// Gives up those for which the others wait.
+void Workers::give_up_what_hangs() {
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(device_timeout_ns_);
+  std::vector<CpuWorker*> late;
+  for (const auto& worker : workers_) {
+    if (device_timeout_ns_ != 0 && !worker->ends_by(until)) {
+      late.push_back(worker.get());
+    }
+  }
+  const bool known =
+      std::any_of(late.begin(), late.end(), [](auto* one) { return one->holds_up(); });
+  for (CpuWorker* const worker : late) {
+    if (!known || worker->holds_up()) {
+      worker->give_up();
+    }
+  }
+}
+
 void Workers::join(const std::vector<ReplicaId>& replicas) {
   std::vector<CpuWorker*> others;
   for (std::size_t i = 1; i < replicas.size(); ++i) {
@@ -242,10 +262,10 @@ void Workers::join(const std::vector<ReplicaId>& replicas) {
   at(replicas.front()).join(others);
 }
 
-std::vector<Member> Workers::members(const EngineConfig& engine, TimeNs device_timeout_ns) const {
+std::vector<Member> Workers::members(const EngineConfig& engine) const {
   std::vector<Member> all;
   for (const auto& worker : workers_) {
-    all.push_back({engine, worker.get(), device_timeout_ns});
+    all.push_back({engine, worker.get(), device_timeout_ns_});
   }
   return all;
 }
@@ -284,7 +304,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   }
   const auto gate = std::make_shared<EventGate>(inbox);
   BackgroundTask packing = pack_in_background(options, gate);
-  auto workers = std::make_unique<Workers>(gate);
+  auto workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, gate);
     if (!worker.ok()) {
@@ -314,9 +334,8 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(options.router,
-             workers_->members(engine_config(options, spec), options.device_timeout_ns), sink,
-             workers_.get(), groups_of(options, spec, *workers_)) {
+      fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
+             groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

@@ -80,15 +80,16 @@ class EventGate {
 // fabric.
 class Workers final : public KvExchange, public DeviceGroups {
  public:
-  explicit Workers(std::shared_ptr<EventGate> gate) : gate_(std::move(gate)) {}
+  Workers(std::shared_ptr<EventGate> gate, TimeNs device_timeout_ns)
+      : gate_(std::move(gate)), device_timeout_ns_(device_timeout_ns) {}
   // Stops all workers before the first one is destroyed: copies read others' memory. If a device
-  // was given up and still hangs, all are left behind with their memory. Closes the gate.
+  // was given up and still hangs, all are left behind with their memory. Devices that do not finish
+  // within the timeout, which is without end if it is 0, are given up. Closes the gate.
   ~Workers() override;
 
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
   void in_background(BackgroundTask work) { workers_.front()->in_background(std::move(work)); }
-  std::vector<Member> members(const EngineConfig& engine,
-                              TimeNs device_timeout_ns) const;  // one for each worker
+  std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 
   void join(const std::vector<ReplicaId>& replicas) override;
@@ -105,7 +106,10 @@ class Workers final : public KvExchange, public DeviceGroups {
  private:
   CpuWorker& at(ReplicaId replica) { return *workers_.at(static_cast<std::size_t>(replica.value)); }
 
+  void give_up_what_hangs();
+
   const std::shared_ptr<EventGate> gate_;
+  const TimeNs device_timeout_ns_;
   std::vector<std::unique_ptr<CpuWorker>> workers_;
 };
 

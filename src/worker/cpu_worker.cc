@@ -187,6 +187,11 @@ bool CpuWorker::stop() {
   return stopped;
 }
 
+bool CpuWorker::ends_by(std::chrono::steady_clock::time_point until) {
+  return std::all_of(devices_.begin(), devices_.end(),
+                     [&](const auto& device) { return device->ends_by(until); });
+}
+
 bool CpuWorker::holds_up() const {
   return std::any_of(devices_.begin(), devices_.end(),
                      [](const auto& device) { return device->holds_up(); });

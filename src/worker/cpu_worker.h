@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,6 +51,8 @@ class CpuWorker : public Executor {
   // them.
   void close();
   [[nodiscard]] bool stop();
+  // Waits for its devices after close(). Returns false if one has steps left by then.
+  [[nodiscard]] bool ends_by(std::chrono::steady_clock::time_point until);
   ~CpuWorker() override;
   CpuWorker(const CpuWorker&) = delete;
   CpuWorker& operator=(const CpuWorker&) = delete;

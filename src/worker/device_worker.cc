@@ -11,6 +11,8 @@
 namespace protean {
 namespace {
 
+constexpr std::chrono::seconds kToWakeUp(1);  // for a device that was given up
+
 // Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
 // and no swap waits for the kernel to provide pages.
 Status back_all(cpu::PagePool& pool) {
@@ -133,21 +135,28 @@ DeviceWorker::~DeviceWorker() {
   check(finish(), "a device that hangs is not destroyed");
 }
 
+bool DeviceWorker::ends_by(std::chrono::steady_clock::time_point until) {
+  if (!thread_.joinable()) {
+    return true;
+  }
+  if (place_.fabric != nullptr && (given_up_ || has_lost_memory())) {
+    place_.fabric->progress().let_go(place_.on_fabric);
+  }
+  const auto soon = std::chrono::steady_clock::now() + kToWakeUp;
+  if (!thread_ends_.try_acquire_until(given_up_ ? std::min(soon, until) : until)) {
+    return false;
+  }
+  thread_.join();
+  return true;
+}
+
 bool DeviceWorker::finish() {
-  constexpr std::chrono::seconds kToWakeUp(1);
   entries_.close();
-  if (thread_.joinable()) {
-    for (bool ended = false; !ended;) {
-      if (place_.fabric != nullptr && (given_up_ || has_lost_memory())) {
-        place_.fabric->progress().let_go(place_.on_fabric);
-      }
-      ended = thread_ends_.try_acquire_for(kToWakeUp);
-      if (!ended && given_up_) {
-        background_.begin_stop();
-        return false;
-      }
+  while (!ends_by(std::chrono::steady_clock::now() + kToWakeUp)) {
+    if (given_up_) {
+      background_.begin_stop();
+      return false;
     }
-    thread_.join();
   }
   background_.stop();
   return true;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -85,6 +86,9 @@ class DeviceWorker {
   // Stops taking entries after those that it was given. A group closes all its devices before it
   // finishes one, because they wait for each other.
   void close() { entries_.close(); }
+  // Waits until all entries are run, after close(). Returns false if they are not by then, or a
+  // second after now if the device is given up.
+  [[nodiscard]] bool ends_by(std::chrono::steady_clock::time_point until);
   // Waits until all entries are run and all handlers have returned. Returns false if the device is
   // given up and still hangs after a second: then its threads go on, and neither it nor a device
   // that it reads from may be destroyed before another call has returned true.
