@@ -123,7 +123,7 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
     }
   }
   if (candidates_.empty()) {
-    refuse(arrival.request.id, now_ns);
+    await_survivors(arrival, now_ns);
     return;
   }
   std::size_t chosen = 0;

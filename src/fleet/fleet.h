@@ -48,7 +48,8 @@ struct Member {
 // A replica whose devices fail goes out of service. Its requests go on in other replicas, where
 // their KV is computed again from their tokens, and wait in the fleet until one can hold them. A
 // group that such a replica is in parts without a step; the others serve again once they have
-// fetched what they dropped (KunServe section 4.4). Has no thread, clock or queue. Single-threaded.
+// fetched what they dropped (KunServe section 4.4), and requests that arrive before wait for them.
+// Has no thread, clock or queue. Single-threaded.
 class Fleet : private TokenSink {
  public:
   // Requires a member. The KV blocks of all members have the same size. Without an exchange, which
@@ -142,7 +143,8 @@ class Fleet : private TokenSink {
   bool in_service(std::size_t index) const;
   bool has_deadlines(std::size_t index) const;
   bool is_late(const StepDone& done, ReplicaId replica) const;
-  void refuse(RequestId request, TimeNs now_ns);
+  void refuse(RequestId request, Error why, TimeNs now_ns);
+  void await_survivors(Arrival& arrival, TimeNs now_ns);
   bool awaits_devices(std::size_t index) const;
   void watch(TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);

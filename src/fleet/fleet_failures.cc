@@ -27,14 +27,32 @@ bool Fleet::is_late(const StepDone& done, ReplicaId replica) const {
   return done.result.id.value <= stations_[index_of(replica)].steps_given_up;
 }
 
-void Fleet::refuse(RequestId request, TimeNs now_ns) {
+void Fleet::refuse(RequestId request, Error why, TimeNs now_ns) {
   OutputBatch batch{.at_ns = now_ns};
-  batch.outputs.emplace_back(
-      Refused{request, make_error(ErrorCode::kUnavailable,
-                                  "no replica is in service: its devices have failed, or their "
-                                  "group is being parted after a failure; try again later")});
+  batch.outputs.emplace_back(Refused{request, std::move(why)});
   batch.observation = at(ReplicaId{0}).observe();
   sink_.emit(std::move(batch));
+}
+
+// Holds a request that arrives while no replica is in service, if the group of some that still work
+// is being parted. Refuses a request that such a replica would refuse.
+void Fleet::await_survivors(Arrival& arrival, TimeNs now_ns) {
+  const bool some_work =
+      std::any_of(stations_.begin(), stations_.end(),
+                  [](const Station& station) { return station.failure.empty(); });
+  // The last replica's engine is never a group's, and all replicas have the same limits.
+  const Prospect expected = stations_.back().engine->prospect(arrival.request, now_ns);
+  if (!some_work) {
+    refuse(arrival.request.id,
+           make_error(ErrorCode::kUnavailable,
+                      "no replica is in service, because all devices have failed: start the server "
+                      "again"),
+           now_ns);
+  } else if (expected.refusal && !(scales() && could_grow_for(arrival.request))) {
+    refuse(arrival.request.id, *expected.refusal, now_ns);
+  } else {
+    keep_waiting(arrival, std::nullopt, now_ns);
+  }
 }
 
 // Returns true while the replica's executor has something to end that is watched.
