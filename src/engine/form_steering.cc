@@ -70,7 +70,9 @@ void FormSteering::on(const MorphReady& ready) {
     return;
   }
   pace_.bytes = 0;
-  pinned_ = false;  // the operator's form cannot be reached
+  if (!run_.holds()) {
+    end_pin();  // the operator's form cannot be reached
+  }
   const MorphStep& failed = run_.history()->back()->step;
   if (const auto* swap = std::get_if<SwapComponent>(&failed)) {
     failed_.push_back({*swap, now_ns_ + kFailedPauseNs});
@@ -93,7 +95,7 @@ bool FormSteering::frees_pages(const Form& to) const {
 // Lets KV take the pages that a morph which ended early left free, if neither a policy nor an
 // operator decides about them. What is still under way goes on.
 void FormSteering::take_free_pages() {
-  if (!policy_rules() && !pinned_) {
+  if (!policy_rules() && !pin_) {
     go_towards({with_free_pages(run_.wanted()), "KV gets the pages that are free"}, {});
   }
 }
@@ -240,12 +242,39 @@ WishAnswered FormSteering::on(const WantForm& want) {
   return {.wish_id = want.wish_id, .morph = grant(want.wish)};
 }
 
-void FormSteering::free_form() {
-  if (config_.mode != MorphMode::kOff) {
-    (void)grant({.release = true});
-  } else {
-    (void)go_to(with_free_pages(run_.committed()), "KV gets the pages that are free", false);
+Result<Morph> FormSteering::lead_to(const FormWish& wish) {
+  const Result<Form> form = form_of(wish);
+  return form.ok() ? go_to(*form, "the fleet's order") : form.error();
+}
+
+void FormSteering::resume() {
+  if (pin_) {
+    const Result<Form> form = form_of(*pin_);
+    if (form.ok() && go_to(*form, "an operator's wish").ok()) {
+      return;
+    }
+    end_pin();
   }
+  if (config_.mode == MorphMode::kOff) {
+    (void)go_to(with_free_pages(run_.committed()), "KV gets the pages that are free");
+  }
+  promise_kv();
+}
+
+void FormSteering::take_pin(std::optional<FormWish> pin) {
+  pin_ = std::move(pin);
+  ++changes_;
+}
+
+void FormSteering::end_pin() {
+  pin_.reset();
+  ++changes_;
+}
+
+bool FormSteering::at_pin() const {
+  const Form& now = run_.committed();
+  return !pin_ || run_.busy() ||
+         (pin_->layers == now.layer_precision && pin_->embeddings == now.embeddings);
 }
 
 FormWish FormSteering::chosen_policy() const {
@@ -272,15 +301,29 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
   }
   if (wish.release) {
     if (config_.mode == MorphMode::kOff) {
-      return go_to(config_.start, "released by an operator: the form as it was loaded", false);
+      Result<Morph> morph =
+          go_to(config_.start, "released by an operator: the form as it was loaded");
+      if (morph.ok()) {
+        end_pin();
+        promise_kv();
+      }
+      return morph;
     }
-    pinned_ = false;
-    ++changes_;
+    end_pin();
     promise_kv();
     return Morph{.steps = {}, .reason = "handed back to the policy"};
   }
-  Result<Form> form = form_of(wish);
-  return form.ok() ? go_to(*form, "an operator's wish", true) : form.error();
+  const Result<Form> form = form_of(wish);
+  if (!form.ok()) {
+    return form.error();
+  }
+  Result<Morph> morph = go_to(*form, "an operator's wish");
+  if (morph.ok()) {
+    pin_ = FormWish{.layers = form->layer_precision, .embeddings = form->embeddings};
+    ++changes_;
+    promise_kv();
+  }
+  return morph;
 }
 
 // Changes how the policy decides from its next decision on. The form stays until then.
@@ -301,7 +344,7 @@ Result<Morph> FormSteering::grant_policy(const FormWish& wish) {
   asked.mode = wish.mode.value_or(asked.mode);
   asked.bounds.floor = wish.floor.value_or(asked.bounds.floor);
   const auto largest_of = [&](const MorphPolicy& policy, MorphMode mode) {
-    return largest_kv(policy, pinned_ ? MorphMode::kOff : mode);
+    return largest_kv(policy, pin_ ? MorphMode::kOff : mode);
   };
   const std::int64_t largest = largest_of(policy_of(asked, scheduler_.config()), asked.mode);
   const std::int64_t needed = scheduler_.largest_need();
@@ -318,7 +361,7 @@ Result<Morph> FormSteering::grant_policy(const FormWish& wish) {
                                      to_string(asked.mode), to_string(asked.bounds.floor))};
 }
 
-Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, bool pinned) {
+Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason) {
   const std::int64_t needed = scheduler_.largest_need();
   if (form.kv.blocks < needed) {
     return too_large(
@@ -331,7 +374,6 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, b
     return morph.error();
   }
   morph->reason = reason;
-  pinned_ = pinned;
   run_.retarget(*morph, true, now_ns_);
   promise_kv();
   return morph;
@@ -474,7 +516,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->precisions = layer_precisions(config_.start, config_.bounds.ladder);
   status->embeddings_precisions =
       embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
-  status->pinned = pinned_;
+  status->pinned = pin_.has_value();
   status->pages = {.page_bytes = config_.bounds.budget.page_bytes,
                    .all = config_.bounds.budget.pages,
                    .free = run_.pages_free()};

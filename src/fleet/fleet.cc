@@ -408,9 +408,6 @@ bool Fleet::idle() const {
 
 void Fleet::emit(OutputBatch batch) {
   seen_[index_of(batch.replica)] = batch.observation;
-  if (batch.form != nullptr) {
-    stations_[index_of(batch.replica)].pinned = batch.form->pinned;
-  }
   for (const Output& output : batch.outputs) {
     std::visit(Overloaded{[&](const Finished& finished) { owner_.erase(finished.request); },
                           [&](const Refused& refused) { owner_.erase(refused.request); },

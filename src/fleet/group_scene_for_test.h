@@ -101,8 +101,11 @@ struct GroupScene {
         devices(options.replicas, options.blocks, form, budget) {
     std::vector<Member> members;
     for (int replica = 0; replica < options.replicas; ++replica) {
-      members.push_back({engine_of(options, form),
-                         &devices.executor(static_cast<std::size_t>(replica)),
+      EngineConfig engine = engine_of(options, form);
+      if (engine.morph) {  // the devices know steps by their ids alone
+        engine.morph->ids_after = static_cast<std::uint64_t>(replica) << 16;
+      }
+      members.push_back({engine, &devices.executor(static_cast<std::size_t>(replica)),
                          options.device_timeout_ns});
     }
     const auto wide = [options, this](const Form& group) { return engine_of(options, group); };
