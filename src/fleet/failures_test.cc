@@ -189,6 +189,28 @@ TEST(Failures, ASlowCopyBlamesNoDevice) {
   EXPECT_EQ(scene.groups(), "01");
 }
 
+// No step runs that could wait for it.
+TEST(Failures, ADeviceThatHangsWhileItPreparesIsFound) {
+  for (const bool parts : {false, true}) {
+    for (const int victim : {0, 1}) {
+      GroupScene scene(options_of(2));
+      if (parts) {
+        ASSERT_TRUE(scene.want({{0, 1}}).ok());
+        scene.settle();
+      }
+      scene.devices.stall(ReplicaId{victim});
+      ASSERT_TRUE((parts ? scene.want({{0}, {1}}) : scene.want({{0, 1}})).ok());
+      settle_with_time(scene);
+      EXPECT_EQ(failed_of(scene), fmt::format("{} has not answered for 10 s; ", victim));
+      EXPECT_EQ(scene.groups(), "0 1");
+      scene.arrive(1, 20, 5);
+      settle_with_time(scene);
+      scene.expect_all_answered();
+      EXPECT_EQ(scene.sink.seen.at(RequestId{1}).tokens.size(), 5U);
+    }
+  }
+}
+
 // Asks for a form of lower precisions of a group that serves, if there is one.
 void lower_a_group(GroupScene& scene, int layer) {
   FormWish wish{.layers = scene.form.layer_precision};

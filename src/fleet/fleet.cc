@@ -392,7 +392,7 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
     if (has_deadlines(i) && deadline_ns) {
       next_ns = std::min(next_ns.value_or(*deadline_ns), *deadline_ns);
     }
-    if (awaits_devices(i)) {
+    if (awaits_devices(i) || pieces_prepared(i)) {
       const TimeNs look_ns = now_ns_ + watches_[i].timeout_ns / kLooksPerTimeout;
       next_ns = std::min(next_ns.value_or(look_ns), look_ns);
     }

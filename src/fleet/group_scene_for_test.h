@@ -171,7 +171,7 @@ struct GroupScene {
     return true;
   }
   bool ready(std::size_t n = 0, std::optional<Error> failure = std::nullopt) {
-    if (devices.preparing.size() <= n) {
+    if (devices.preparing.size() <= n || devices.stalls(n)) {
       return false;
     }
     auto [replica, event] = devices.ready(n, std::move(failure));
