@@ -105,8 +105,11 @@ struct GroupScene {
         devices(options.replicas, options.blocks, form, budget) {
     std::vector<Member> members;
     for (int replica = 0; replica < options.replicas; ++replica) {
-      members.push_back({engine_of(options, form),
-                         &devices.executor(static_cast<std::size_t>(replica)),
+      EngineConfig engine = engine_of(options, form);
+      if (engine.morph) {  // the devices know steps by their ids alone
+        engine.morph->ids_after = static_cast<std::uint64_t>(replica) << 16;
+      }
+      members.push_back({engine, &devices.executor(static_cast<std::size_t>(replica)),
                          options.device_timeout_ns});
     }
     const auto wide = [options, this](const Form& group) { return engine_of(options, group); };
@@ -172,7 +175,7 @@ struct GroupScene {
     return true;
   }
   bool ready(std::size_t n = 0, std::optional<Error> failure = std::nullopt) {
-    if (devices.preparing.size() <= n) {
+    if (devices.preparing.size() <= n || devices.stalls(n)) {
       return false;
     }
     auto [replica, event] = devices.ready(n, std::move(failure));

@@ -292,5 +292,72 @@ TEST(Regrouping, AnOperatorsFormIsOneInTheGroupAndAfterIt) {
   EXPECT_EQ(scene.groups(), "0 1");
 }
 
+FormWish lower(const GroupScene& scene) {
+  FormWish wish{.layers = scene.form.layer_precision};
+  wish.layers.front().mlp = Precision::kBf16;
+  return wish;
+}
+
+// Lets the group's form begin to go back to the replicas'.
+void begin_to_part(GroupScene& scene) {
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  ASSERT_TRUE(scene.changing());
+  EXPECT_EQ(scene.sink.groups->stage, "waits for room in the replicas");
+}
+
+TEST(Regrouping, AGroupThatPartsIsNotPinned) {
+  GroupScene scene(2);
+  for (int turn = 0; turn < 2; ++turn) {
+    ASSERT_TRUE(scene.want({{0, 1}}).ok());
+    scene.settle();
+    EXPECT_FALSE(scene.sink.forms.at(ReplicaId{0}).pinned);
+    begin_to_part(scene);
+    EXPECT_FALSE(scene.sink.forms.at(ReplicaId{0}).pinned);
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1");
+    EXPECT_FALSE(scene.sink.forms.at(ReplicaId{0}).pinned);
+  }
+}
+
+TEST(Regrouping, AnOperatorsFormOfAGroupIsThatOfItsReplicas) {
+  GroupScene scene(2);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  scene.send(WantForm{1, lower(scene)}, ReplicaId{0});
+  ASSERT_TRUE(scene.sink.form_answer->ok());
+  scene.settle();
+  begin_to_part(scene);
+  scene.work(0);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());  // turns
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "01");
+  EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned);
+  EXPECT_EQ(scene.sink.forms.at(ReplicaId{0}).form.layer_precision, lower(scene).layers);
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  for (const int replica : {0, 1}) {
+    EXPECT_TRUE(scene.sink.forms.at(ReplicaId{replica}).pinned);
+    EXPECT_EQ(scene.sink.forms.at(ReplicaId{replica}).form.layer_precision, lower(scene).layers);
+  }
+}
+
+TEST(Regrouping, AFormThatAnOperatorReleasedInAGroupStaysReleased) {
+  GroupScene scene(2);
+  scene.send(WantForm{1, {.layers = scene.form.layer_precision}}, ReplicaId{1});
+  scene.settle();
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned) << "the second replica's";
+  scene.send(WantForm{1, {.release = true}}, ReplicaId{0});
+  ASSERT_TRUE(scene.sink.form_answer->ok());
+  scene.settle();
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  EXPECT_FALSE(scene.sink.forms.at(ReplicaId{0}).pinned);
+  EXPECT_FALSE(scene.sink.forms.at(ReplicaId{1}).pinned);
+}
+
 }  // namespace
 }  // namespace protean

@@ -197,6 +197,16 @@ bool CpuWorker::holds_up() const {
                      [](const auto& device) { return device->holds_up(); });
 }
 
+std::optional<std::uint64_t> CpuWorker::pieces_prepared() const {
+  std::optional<std::uint64_t> sum;
+  for (const auto& device : devices_) {
+    if (const auto pieces = device->pieces_prepared()) {
+      sum = sum.value_or(0) + *pieces;
+    }
+  }
+  return sum;
+}
+
 void CpuWorker::give_up() {
   CpuWorker& leader = *leader_.load();
   MorphAnswers::Answered answered;
@@ -262,13 +272,11 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
     }
   }
   wanted.peer = [peers, which = wanted.component,
-                 shards = form.shards](int shard) -> const std::byte* {
+                 shards = form.shards](int shard) -> std::shared_ptr<const std::byte> {
     const auto found = peers->find(shard);
-    return found == peers->end()
-               ? nullptr
-               : found->second->rank()
-                     .find_shard({which.layer, which.component, which.to, shard, shards})
-                     .data();
+    return found == peers->end() ? nullptr
+                                 : found->second->rank().find_shard(
+                                       {which.layer, which.component, which.to, shard, shards});
   };
   wanted.peer_is_sound = [peers](int shard) { return peers->at(shard)->sound(); };
   if (component == Component::kAttention && !run.empty()) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -63,6 +64,7 @@ class CpuWorker : public Executor {
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
   bool holds_up() const override;
+  std::optional<std::uint64_t> pieces_prepared() const override;
   void give_up() override;
 
   // Copies KV blocks of a worker with an equal group into this one's, after the steps started so

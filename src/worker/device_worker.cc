@@ -136,18 +136,18 @@ DeviceWorker::~DeviceWorker() {
 }
 
 bool DeviceWorker::ends_by(std::chrono::steady_clock::time_point until) {
+  const auto soon = std::chrono::steady_clock::now() + kToWakeUp;
   if (!thread_.joinable()) {
-    return true;
+    return background_.ends_by(given_up_ ? std::min(soon, until) : until);
   }
   if (place_.fabric != nullptr && (given_up_ || has_lost_memory())) {
     place_.fabric->progress().let_go(place_.on_fabric);
   }
-  const auto soon = std::chrono::steady_clock::now() + kToWakeUp;
   if (!thread_ends_.try_acquire_until(given_up_ ? std::min(soon, until) : until)) {
     return false;
   }
   thread_.join();
-  return true;
+  return background_.ends_by(given_up_ ? std::min(soon, until) : until);
 }
 
 bool DeviceWorker::finish() {
@@ -158,7 +158,6 @@ bool DeviceWorker::finish() {
       return false;
     }
   }
-  background_.stop();
   return true;
 }
 
@@ -209,8 +208,13 @@ bool DeviceWorker::holds_up() const {
   return unfinished_ > 0 && !waits;
 }
 
+std::optional<std::uint64_t> DeviceWorker::pieces_prepared() {
+  return swapper_.prepares() || resizer_.prepares() ? background_.pieces() : std::nullopt;
+}
+
 void DeviceWorker::give_up() {
   given_up_ = true;
+  swapper_.give_up();
   if (place_.fabric != nullptr) {
     place_.fabric->progress().fail(place_.on_fabric);
   }

@@ -86,8 +86,8 @@ class DeviceWorker {
   // Stops taking entries after those that it was given. A group closes all its devices before it
   // finishes one, because they wait for each other.
   void close() { entries_.close(); }
-  // Waits until all entries are run, after close(). Returns false if they are not by then, or a
-  // second after now if the device is given up.
+  // Waits until all entries and background work are done, after close(). Returns false if they are
+  // not by then, or a second after now if the device is given up.
   [[nodiscard]] bool ends_by(std::chrono::steady_clock::time_point until);
   // Waits until all entries are run and all handlers have returned. Returns false if the device is
   // given up and still hangs after a second: then its threads go on, and neither it nor a device
@@ -104,8 +104,10 @@ class DeviceWorker {
   // Returns true while it has an entry to run, or a commit to report, and does not wait for another
   // device.
   bool holds_up() const;
-  // The device has failed: it reports nothing more, and runs no entry after the one that it may
-  // hang in.
+  // See Executor::pieces_prepared().
+  std::optional<std::uint64_t> pieces_prepared();
+  // The device has failed: it reports nothing more, runs no entry after the one that it may hang
+  // in, and copies nothing after the piece that it may hang in.
   void give_up();
   bool given_up() const { return given_up_; }
   // Returns false once memory of the device is lost, after that was reported. What was read from
