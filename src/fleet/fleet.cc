@@ -159,6 +159,7 @@ void Fleet::on(const WantGroups& want, TimeNs now_ns) {
   OutputBatch batch{.at_ns = now_ns};
   batch.outputs.emplace_back(
       GroupsAnswered{want.wish_id, grouping_.want(want.wish, "an operator's wish", true, now_ns)});
+  batch.groups = grouping_.status_if_changed();  // an operator who has the answer may look at once
   batch.observation = at(ReplicaId{0}).observe();
   sink_.emit(std::move(batch));
 }

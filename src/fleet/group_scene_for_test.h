@@ -52,7 +52,10 @@ class GroupSink : public TokenSink {
                               EXPECT_FALSE(seen[what.request].finished.has_value());
                               seen[what.request].finished = what;
                             },
-                            [&](const GroupsAnswered& what) { answer = what.changes; },
+                            [&](const GroupsAnswered& what) {
+                              answer = what.changes;
+                              groups_at_answer = groups;
+                            },
                             [&](const WishAnswered& what) { form_answer = what.morph; },
                             [](const auto&) {}},
                  output);
@@ -64,6 +67,7 @@ class GroupSink : public TokenSink {
   std::optional<Result<std::vector<Regroup>>> answer;
   std::optional<Result<Morph>> form_answer;
   std::shared_ptr<const GroupsStatus> groups;
+  std::shared_ptr<const GroupsStatus> groups_at_answer;  // what was known when `answer` came
 
  private:
   void see(ReplicaId replica, const FormStatus& now) {

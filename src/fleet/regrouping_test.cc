@@ -23,6 +23,7 @@ TEST(Regrouping, TwoReplicasBecomeOneAndPartAgainWhileRequestsRun) {
   ASSERT_TRUE(changes.ok()) << changes.error().message;
   ASSERT_EQ(changes->size(), 1U);
   EXPECT_TRUE(changes->front().together);
+  EXPECT_TRUE(scene.sink.groups_at_answer->running) << "an operator may look at once";
   EXPECT_EQ(changes->front().morph.steps.size(), 1U + 2 * kGroupLayers);
   EXPECT_EQ(to_string(changes->front().morph.steps.front()), "embeddings in shards 0-1, 2-3");
   EXPECT_EQ(to_string(changes->front().morph.steps.back()), "layer 1 attention in shards 0-1, 2-3");
