@@ -7,15 +7,12 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "base/overloaded.h"
 #include "control/plan_regroup.h"
 #include "cost/pages.h"
 #include "fleet/fleet.h"
@@ -92,8 +89,7 @@ class GroupedDevices : public DeviceGroups {
   void divide(ReplicaId group) override { push_change(group, Turn::kDivide); }
   void part(ReplicaId group) override { push_change(group, Turn::kPart); }
   void start(ReplicaId group, std::vector<StepPlan> plans) override {
-    ASSERT_TRUE(std::any_of(plans.begin(), plans.end(),
-                            [](const StepPlan& plan) { return !plan.tokens.empty(); }));
+    ASSERT_FALSE(std::ranges::all_of(plans, &std::vector<TokenId>::empty, &StepPlan::tokens));
     queue(group).push_back(Joint{std::move(plans), joined_homes(group)});
   }
   void keep(ReplicaId group, std::vector<std::vector<BlockId>> live) override {
@@ -240,13 +236,12 @@ class GroupedDevices : public DeviceGroups {
     });
   }
   std::optional<std::uint64_t> pieces_prepared(ReplicaId replica) {
-    const bool prepares = std::any_of(prepared_.begin(), prepared_.end(), [&](const auto& one) {
-      return !one.second.ready && one.second.devices.contains(replica);
-    });
-    if (!prepares || given_up_.contains(replica)) {
-      return std::nullopt;
+    for (const auto& [id, step] : prepared_) {
+      if (!step.ready && step.devices.contains(replica) && !given_up_.contains(replica)) {
+        return stalled_.contains(replica) ? 0 : ++pieces_;
+      }
     }
-    return stalled_.contains(replica) ? 0 : ++pieces_;
+    return std::nullopt;
   }
   // A replica that was given up does nothing more, unless it stands for a group.
   bool dead(ReplicaId replica) {
