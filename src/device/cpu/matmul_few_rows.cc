@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -79,20 +78,16 @@ HWY_INLINE void multiply_line(const LinesAt& line, RowSums<kRows, kPanels>& even
   (multiply_pair<Lines, kPair>(line, even, odd), ...);
 }
 
-// Prefetches a later line, because the prefetcher of the processor begins anew in each page. Bytes
-// are used soon enough to be prefetched into L1. Of bf16 L1 cannot have as many lines outstanding,
-// and codes of few bits take so many operations that L2 is as good.
+// Prefetches a later line into L2: the prefetcher of the processor begins anew in each page.
 template <class Lines, int kPanels>
 HWY_INLINE void prefetch_ahead(const LinesAt& line) {
-  constexpr bool kByteCodes = std::is_same_v<Lines, W8Lines>;
-  constexpr std::int64_t kAheadBytes = kByteCodes ? 1024 : 2048, kCacheLine = 64;
-  constexpr int kCache = kByteCodes ? 3 : 2;  // 3 is L1, 2 is L2
+  constexpr std::int64_t kAheadBytes = 2048, kCacheLine = 64;
   HWY_UNROLL(4)
   for (int panel = 0; panel < kPanels; ++panel) {
     const std::byte* const from = line.codes + panel * line.panel_bytes + kAheadBytes;
     HWY_UNROLL(8)
     for (std::int64_t byte = 0; byte < Lines::kBytes; byte += kCacheLine) {
-      __builtin_prefetch(from + byte, 0, kCache);  // for reading
+      __builtin_prefetch(from + byte, 0, 2);  // for reading, into L2; 3 would be L1
     }
   }
 }
