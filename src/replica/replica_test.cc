@@ -4,11 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <random>
-#include <string>
 #include <utility>
 
 #include "replica/load_scene_for_test.h"
@@ -30,12 +28,18 @@ TEST_F(ReplicasTest, TwoReplicasAnswerAsOne) {
   }
 }
 
-// Sends random wishes for migrations while a load runs. Returns the number of requests that moved.
-std::int64_t run_with_migrations(FleetLoad& load, std::uint64_t count) {
+// Sends random wishes for migrations while a load runs, until at least as many requests have moved.
+// Returns the number of requests that moved.
+std::int64_t run_with_migrations(FleetLoad& load, std::int64_t least) {
+  constexpr std::uint64_t kMostRequests = 5'000;
   std::mt19937 random(1);
   std::uint64_t wishes = 0;
   std::uint64_t answered = 0;
-  load.run(count, 16, [&](const OutputBatch& batch) {
+  const auto moved = [&load] {
+    return load.observed[ReplicaId{0}].adopted_with_kv_total +
+           load.observed[ReplicaId{1}].adopted_with_kv_total;
+  };
+  load.run(kMostRequests, 16, [&](const OutputBatch& batch) {
     for (const Output& output : batch.outputs) {
       if (const auto* answer = std::get_if<MigrationAnswered>(&output)) {
         EXPECT_TRUE(answer->requests.ok());
@@ -48,22 +52,19 @@ std::int64_t run_with_migrations(FleetLoad& load, std::uint64_t count) {
       load.inbox.push(
           {steady_now_ns(), WantMigration{++wishes, ReplicaId{1 - from.value}, requests}, from});
     }
+    if (moved() >= least) {
+      load.enough();
+    }
   });
-  return load.observed.at(ReplicaId{0}).adopted_with_kv_total +
-         load.observed.at(ReplicaId{1}).adopted_with_kv_total;
+  return moved();
 }
 
-// PROTEAN_REQUESTS sets another number of requests.
 TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
-  const char* wanted = std::getenv("PROTEAN_REQUESTS");
-  const std::uint64_t count = wanted != nullptr ? std::stoul(wanted) : 50;
-  FleetLoad one(options_for({}), *this);
-  one.run(count, 16);
   FleetLoad two(options_for({.replicas = 2}), *this);
-  const std::int64_t moved = run_with_migrations(two, count);
+  EXPECT_GE(run_with_migrations(two, 1'000), 1'000);
+  FleetLoad one(options_for({}), *this);
+  one.run(two.answers.size(), 16);
   expect_same(two.answers, one.answers);
-  EXPECT_GE(moved, 1'000);
-  RecordProperty("migrations", std::to_string(moved));
 }
 
 TEST_F(ReplicasTest, RequestsOfAReplicaThatHangsGoOnInTheOther) {
@@ -101,10 +102,10 @@ TEST_F(ReplicasTest, AModelIsUnloadedThoughADeviceHangs) {
 // With two stages, several steps are in flight.
 TEST_F(ReplicasTest, RequestsMoveBetweenGroupsOfDevices) {
   for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}}) {
-    FleetLoad one(options_for({.tensor = tensor, .pipeline = pipeline}), *this);
-    one.run(30, 16);
     FleetLoad two(options_for({.replicas = 2, .tensor = tensor, .pipeline = pipeline}), *this);
-    EXPECT_GT(run_with_migrations(two, 30), 50) << "TP " << tensor << ", PP " << pipeline;
+    EXPECT_GE(run_with_migrations(two, 50), 50) << "TP " << tensor << ", PP " << pipeline;
+    FleetLoad one(options_for({.tensor = tensor, .pipeline = pipeline}), *this);
+    one.run(two.answers.size(), 16);
     expect_same(two.answers, one.answers);
   }
 }
