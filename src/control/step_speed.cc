@@ -30,15 +30,11 @@ double StepLine::step_s(const Batch& batch) const {
   const double kv = batch.context_tokens + batch.decoding + batch.prompt_tokens;
   const double context =
       batch.context_tokens + batch.decoding + batch.prompt_tokens * (batch.prompt_tokens + 1) / 2;
-  double us = cost_.fixed_us + cost_.token_us * tokens + cost_.context_token_us * context +
-              cost_.sequence_us * sequences + cost_.kv_token_us * kv + logits_.row_us * sequences +
+  double us = cost_.fixed_us + cost_.token_us * tokens +
+              attention_us(cost_, context, sequences, kv) + logits_.row_us * sequences +
               (sequences > 0 ? logits_.step_us : 0);
   for (std::size_t i = 0; i < count_; ++i) {
-    const LayersCost& layers = terms_[i].cost;
-    const double first = std::min(tokens, layers.bend_tokens);
-    us += terms_[i].share *
-          (layers.step_us + layers.token_us * first + layers.more_token_us * (tokens - first) +
-           layers.tile_us * std::ceil(tokens / layers.tile_tokens));
+    us += terms_[i].share * layers_us(terms_[i].cost, tokens);
   }
   return us * s_per_us_;
 }

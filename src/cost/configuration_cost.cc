@@ -123,6 +123,8 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
   logits.row_us /= tensor;
   cost.context_token_us /= tensor;
   cost.kv_token_us /= tensor;
+  cost.far_kv_token_us /= tensor;
+  cost.near_kv_tokens *= tensor;
   return cost;
 }
 

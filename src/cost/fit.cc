@@ -13,10 +13,12 @@
 namespace protean {
 namespace {
 
-// The places where the layers' cost may bend and the rows that a kernel's tile may have. The fit
-// tries all of them.
+// The places where the layers' cost may bend, the rows that a kernel's tile may have and those of a
+// pass over the weights, and the tokens of KV that caches may hold. The fit tries all of them.
 constexpr std::array kBends = {2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0};
 constexpr std::array kTiles = {6.0, 12.0, 16.0, 32.0};
+constexpr std::array kPasses = {0.0, 240.0, 256.0};
+constexpr std::array kNearKv = {0.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0};
 
 constexpr double kSameDepth = 1e-6;  // parts of a model's layers that differ by less are the same
 
@@ -30,43 +32,53 @@ struct Term {
 
 constexpr double kKnownUs = 1e-6;  // the least time of a term whose precision was timed
 
-// The bend and the tile of each precision, by index_of().
+// The bend and the tile of a precision.
 struct Corners {
   double bend_tokens = 0;
   double tile_tokens = 0;
 };
-using AllCorners = std::array<Corners, kPrecisions.size()>;
+struct AllCorners {
+  std::array<Corners, kPrecisions.size()> layers{};  // by index_of()
+  double pass_tokens = 0;                            // of all precisions
+  double near_kv_tokens = 0;
+};
 
 bool has_layers(std::span<const TimedStep> steps, std::size_t at) {
   return std::any_of(steps.begin(), steps.end(),
                      [at](const TimedStep& step) { return step.precision.layers[at] > 0; });
 }
 
-void add_layer_terms(Precision precision, const Corners& corners, std::vector<Term>& terms) {
+void add_layer_terms(Precision precision, const AllCorners& corners, std::vector<Term>& terms) {
   const auto at = index_of(precision);
-  const auto [bend, tile] = corners;
+  const double bend = corners.layers[at].bend_tokens;
+  const double tile = corners.layers[at].tile_tokens;
+  // The passes that a step makes over the weights.
+  const LayersCost read{.step_us = 1, .tile_tokens = 1, .pass_tokens = corners.pass_tokens};
   const auto share = [at](const TimedStep& step) { return step.precision.layers[at]; };
   const auto name = [&](const char* what) {
     return fmt::format("{} at {}", what, to_string(precision));
   };
   terms.push_back({name("layers"),
-                   [at](StepCost& cost) -> double& { return cost.layers[at].step_us; }, share,
+                   [at](StepCost& cost) -> double& { return cost.layers[at].step_us; },
+                   [share, read](const TimedStep& step) {
+                     return share(step) * layers_us(read, static_cast<double>(step.work.tokens));
+                   },
                    kKnownUs});
   terms.push_back({name("the first tokens"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].token_us; },
-                   [share, bend = bend](const TimedStep& step) {
+                   [share, bend](const TimedStep& step) {
                      return share(step) *
                             std::min<double>(bend, static_cast<double>(step.work.tokens));
                    }});
   terms.push_back({name("more tokens"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].more_token_us; },
-                   [share, bend = bend](const TimedStep& step) {
+                   [share, bend](const TimedStep& step) {
                      return share(step) *
                             std::max(0.0, static_cast<double>(step.work.tokens) - bend);
                    }});
   terms.push_back({name("tiles"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].tile_us; },
-                   [share, tile = tile](const TimedStep& step) {
+                   [share, tile](const TimedStep& step) {
                      return share(step) * std::ceil(static_cast<double>(step.work.tokens) / tile);
                    }});
 }
@@ -113,7 +125,7 @@ std::vector<Term> terms_of(std::span<const TimedStep> steps, const AllCorners& c
   for (const Precision precision : kPrecisions) {
     const auto at = index_of(precision);
     if (has_layers(steps, at)) {
-      add_layer_terms(precision, corners[at], terms);
+      add_layer_terms(precision, corners, terms);
     }
     add_logits_terms(precision, steps, terms);
   }
@@ -124,6 +136,13 @@ std::vector<Term> terms_of(std::span<const TimedStep> steps, const AllCorners& c
                    [](const TimedStep& step) { return static_cast<double>(step.work.sequences); }});
   terms.push_back({"tokens of KV", [](StepCost& cost) -> double& { return cost.kv_token_us; },
                    [](const TimedStep& step) { return step.work.kv_tokens; }});
+  if (corners.near_kv_tokens > 0) {
+    terms.push_back({"tokens of KV beyond caches",
+                     [](StepCost& cost) -> double& { return cost.far_kv_token_us; },
+                     [near = corners.near_kv_tokens](const TimedStep& step) {
+                       return std::max(0.0, step.work.kv_tokens - near);
+                     }});
+  }
   return terms;
 }
 
@@ -176,10 +195,11 @@ Result<StepCost> fit_at(std::span<const TimedStep> steps, const AllCorners& corn
                       terms[*unknown].name);
   }
   const std::vector<double> weights = nonnegative_least_squares(system);
-  StepCost cost;
-  for (std::size_t at = 0; at < corners.size(); ++at) {
-    cost.layers[at].bend_tokens = corners[at].bend_tokens;
-    cost.layers[at].tile_tokens = corners[at].tile_tokens;
+  StepCost cost{.near_kv_tokens = corners.near_kv_tokens};
+  for (std::size_t at = 0; at < corners.layers.size(); ++at) {
+    cost.layers[at].bend_tokens = corners.layers[at].bend_tokens;
+    cost.layers[at].tile_tokens = corners.layers[at].tile_tokens;
+    cost.layers[at].pass_tokens = corners.pass_tokens;
   }
   for (std::size_t i = 0; i < terms.size(); ++i) {
     // What was timed is known, even if it costs nothing next to the rest.
@@ -198,11 +218,22 @@ class Search {
     for (const double tile : kTiles) {
       for (const double bend : kBends) {
         AllCorners corners = corners_;
-        std::fill(corners.begin() + static_cast<std::ptrdiff_t>(first),
-                  corners.begin() + static_cast<std::ptrdiff_t>(end), Corners{bend, tile});
+        std::fill(corners.layers.begin() + static_cast<std::ptrdiff_t>(first),
+                  corners.layers.begin() + static_cast<std::ptrdiff_t>(end), Corners{bend, tile});
         take_if_better(corners);
       }
     }
+  }
+
+  // Tries values of one corner that all precisions share. Returns true if another one fits better.
+  bool try_values(double AllCorners::*corner, std::span<const double> values) {
+    const double before = corners_.*corner;
+    for (const double value : values) {
+      AllCorners corners = corners_;
+      corners.*corner = value;
+      take_if_better(corners);
+    }
+    return corners_.*corner != before;
   }
 
   Result<StepCost> best() const {
@@ -247,10 +278,17 @@ Result<StepCost> fit_step_cost(std::span<const TimedStep> steps) {
   }
   Search search(steps);
   search.try_corners(0, kPrecisions.size());
-  for (std::size_t at = 0; at < kPrecisions.size(); ++at) {
-    if (has_layers(steps, at)) {
-      search.try_corners(at, at + 1);
+  // Corners of all precisions could make up for those of one that are not found yet. So they are
+  // tried last, and if they fit better, the others are tried again.
+  bool again = true;
+  for (int round = 0; again && round < 2; ++round) {
+    for (std::size_t at = 0; at < kPrecisions.size(); ++at) {
+      if (has_layers(steps, at)) {
+        search.try_corners(at, at + 1);
+      }
     }
+    const bool passes = search.try_values(&AllCorners::pass_tokens, kPasses);
+    again = search.try_values(&AllCorners::near_kv_tokens, kNearKv) || passes;
   }
   return search.best();
 }

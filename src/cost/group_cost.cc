@@ -101,6 +101,8 @@ GroupCost group_cost(const StepCost& alone, const ModelSpec& spec,
       const Precision embeddings = default_embeddings_precision(precision);
       all.context_token_us = one.context_token_us;
       all.kv_token_us = one.kv_token_us;
+      all.far_kv_token_us = one.far_kv_token_us;
+      all.near_kv_tokens = one.near_kv_tokens;
       all.of(precision) = one.of(precision);
       all.logits_at(embeddings) = one.logits_at(embeddings);
     }

@@ -28,8 +28,8 @@ bool StepCost::is_known() const {
 
 StepCost scaled(const StepCost& cost, double factor) {
   StepCost all = cost;
-  for (double* us :
-       {&all.fixed_us, &all.token_us, &all.context_token_us, &all.sequence_us, &all.kv_token_us}) {
+  for (double* us : {&all.fixed_us, &all.token_us, &all.context_token_us, &all.sequence_us,
+                     &all.kv_token_us, &all.far_kv_token_us, &all.wake_us}) {
     *us *= factor;
   }
   for (LayersCost& of : all.layers) {
@@ -65,6 +65,21 @@ StepCost nominal_step_cost(const ModelSpec& spec) {
   return cost;
 }
 
+double layers_us(const LayersCost& of, double tokens) {
+  const double first = std::min(tokens, of.bend_tokens);
+  const double passes =
+      of.pass_tokens > 0 ? std::max(1.0, std::ceil(tokens / of.pass_tokens)) : 1.0;
+  return of.step_us * passes + of.token_us * first + of.more_token_us * (tokens - first) +
+         of.tile_us * std::ceil(tokens / of.tile_tokens);
+}
+
+double attention_us(const StepCost& cost, double context_tokens, double sequences,
+                    double kv_tokens) {
+  return cost.context_token_us * context_tokens + cost.sequence_us * sequences +
+         cost.kv_token_us * kv_tokens +
+         cost.far_kv_token_us * std::max(0.0, kv_tokens - cost.near_kv_tokens);
+}
+
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision) {
   return predict_us(cost, work, precision, ModelPart{});
 }
@@ -73,19 +88,14 @@ double predict_us(const StepCost& cost, const StepWork& work, const StepPrecisio
                   const ModelPart& part) {
   const auto tokens = static_cast<double>(work.tokens);
   double us = part.begins ? cost.fixed_us + cost.token_us * tokens : 0;
-  us += part.attention * (cost.context_token_us * work.context_tokens +
-                          cost.sequence_us * static_cast<double>(work.sequences) +
-                          cost.kv_token_us * work.kv_tokens);
+  us += part.attention * attention_us(cost, work.context_tokens,
+                                      static_cast<double>(work.sequences), work.kv_tokens);
   if (part.logits && work.logit_rows > 0) {
     const LogitsCost& logits = cost.logits_at(precision.embeddings);
     us += logits.step_us + logits.row_us * static_cast<double>(work.logit_rows);
   }
   for (std::size_t i = 0; i < precision.layers.size(); ++i) {
-    const LayersCost& of = cost.layers[i];
-    const double first = std::min(tokens, of.bend_tokens);
-    us += part.weights * precision.layers[i] *
-          (of.step_us + of.token_us * first + of.more_token_us * (tokens - first) +
-           of.tile_us * std::ceil(tokens / of.tile_tokens));
+    us += part.weights * precision.layers[i] * layers_us(cost.layers[i], tokens);
   }
   return us;
 }

@@ -26,14 +26,16 @@ StepPrecision step_precision(const ModelSpec& spec, const Form& form);
 
 // The cost of all layers in a step, if all were at one precision: a line over the step's tokens
 // with a bend, because reading the weights hides the first tokens, and a stair, because kernels
-// multiply rows in tiles and an incomplete tile takes as long as a full one.
+// multiply rows in tiles and an incomplete tile takes as long as a full one. The weights are read
+// once for each pass over the rows.
 struct LayersCost {
-  double step_us = 0;
+  double step_us = 0;        // for each pass
   double token_us = 0;       // for each token up to the bend
   double more_token_us = 0;  // for each token beyond it
   double tile_us = 0;        // for each tile begun
   double bend_tokens = 16;
   double tile_tokens = 12;
+  double pass_tokens = 0;  // tokens of a pass; 0: a step is one pass
 
   bool is_known() const { return step_us + token_us + more_token_us + tile_us > 0; }
 };
@@ -57,6 +59,9 @@ struct StepCost {
   double context_token_us = 0;
   double sequence_us = 0;
   double kv_token_us = 0;
+  double far_kv_token_us = 0;    // in addition, for each token of KV beyond near_kv_tokens
+  double near_kv_tokens = 0;     // tokens of KV that caches hold from one step to the next
+  double wake_us = 0;            // a step on devices that were idle for long takes longer by it
   double copy_bytes_per_us = 0;  // speed of one thread that reads weights for a morph; 0: not known
   std::array<LayersCost, kPrecisions.size()> layers{};
   std::array<LogitsCost, kPrecisions.size()> logits{};
@@ -77,7 +82,14 @@ StepCost nominal_step_cost(const ModelSpec& spec);
 // Returns the cost of steps that take `factor` times as long.
 StepCost scaled(const StepCost& cost, double factor);
 
-// Layers without a share cost nothing.
+// Returns the time of all layers at one precision for so many tokens.
+double layers_us(const LayersCost& of, double tokens);
+// Returns the time of attention: `context_tokens` and `kv_tokens` are those of StepWork.
+double attention_us(const StepCost& cost, double context_tokens, double sequences,
+                    double kv_tokens);
+
+// Returns the time of a step on devices that are not idle before it. Layers without a share cost
+// nothing.
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision = {});
 
 // Returns the tokens of a prompt that a step needs so that each takes at most a quarter longer than

@@ -30,8 +30,9 @@ std::vector<NamedShape> fitted_shapes(int longest) {
   for (int tokens = longest; tokens >= 8; tokens /= 2) {
     add("prompt", prefill_shape(tokens));
   }
-  for (const int tokens : {20, 36}) {
-    add("prompt", prefill_shape(tokens));
+  // Tiles of rows that are incomplete, as most prompts leave them.
+  for (const int of_64 : {2, 5, 9, 18, 30}) {
+    add("prompt", prefill_shape(longest * of_64 / 64 + 4));
   }
   for (const int tokens : {longest / 64, longest / 16, longest / 4}) {
     add("chunk", inner_chunk(tokens, longest - longest / 4));

@@ -16,21 +16,25 @@ namespace json = boost::json;
 template <class T>
 using Fields = std::span<const std::pair<const char*, double T::*>>;
 
-constexpr std::array<std::pair<const char*, double StepCost::*>, 6> kStepFields = {
+constexpr std::array<std::pair<const char*, double StepCost::*>, 9> kStepFields = {
     {{"fixed_us", &StepCost::fixed_us},
      {"token_us", &StepCost::token_us},
      {"context_token_us", &StepCost::context_token_us},
      {"sequence_us", &StepCost::sequence_us},
      {"kv_token_us", &StepCost::kv_token_us},
+     {"far_kv_token_us", &StepCost::far_kv_token_us},
+     {"near_kv_tokens", &StepCost::near_kv_tokens},
+     {"wake_us", &StepCost::wake_us},
      {"copy_bytes_per_us", &StepCost::copy_bytes_per_us}}};
 
-constexpr std::array<std::pair<const char*, double LayersCost::*>, 6> kLayersFields = {
+constexpr std::array<std::pair<const char*, double LayersCost::*>, 7> kLayersFields = {
     {{"step_us", &LayersCost::step_us},
      {"token_us", &LayersCost::token_us},
      {"more_token_us", &LayersCost::more_token_us},
      {"tile_us", &LayersCost::tile_us},
      {"bend_tokens", &LayersCost::bend_tokens},
-     {"tile_tokens", &LayersCost::tile_tokens}}};
+     {"tile_tokens", &LayersCost::tile_tokens},
+     {"pass_tokens", &LayersCost::pass_tokens}}};
 
 constexpr std::array<std::pair<const char*, double LogitsCost::*>, 2> kLogitsFields = {
     {{"step_us", &LogitsCost::step_us}, {"row_us", &LogitsCost::row_us}}};

@@ -1,9 +1,12 @@
 #include "replica/fingerprint.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
-#include <limits>
+#include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -29,6 +32,11 @@ constexpr std::int64_t kLayersBytes = 64 * kMiB;
 // vocabulary.
 constexpr std::int64_t kLogitsBytes = 64 * kMiB;
 constexpr int kRepeats = 2;  // runs of steps of few tokens, whose times vary most
+// Steps after which caches hold what they hold while only one precision is computed.
+constexpr int kStepsToSettle = 3;
+// A pause after which a step is as slow as after any longer one, and how often that is timed.
+constexpr std::chrono::milliseconds kIdle{50};
+constexpr int kWakes = 3;
 
 int timed_vocab(const ModelSpec& spec, Precision highest) {
   const std::int64_t row =
@@ -49,7 +57,16 @@ struct Probe {
   Precision precision;
   int layers = 1;
   StepPlan plan = {};
-  double us = std::numeric_limits<double>::infinity();  // the fastest so far
+  std::vector<double> times_us = {};
+
+  // Returns the time that a quarter of the runs stays below. Other load only slows steps down, but
+  // the fastest of many is faster than most steps of a server.
+  double us() const {
+    std::vector<double> sorted = times_us;
+    const auto quarter = sorted.begin() + std::ssize(sorted) / 4;
+    std::nth_element(sorted.begin(), quarter, sorted.end());
+    return *quarter;
+  }
 };
 
 class Measurement {
@@ -96,6 +113,7 @@ class Measurement {
       logits.step_us *= vocab_ratio();
       logits.row_us *= vocab_ratio();
     }
+    found.cost.wake_us = wake_us(**rig);
     found.cost.copy_bytes_per_us = (*rig)->copy_bytes_per_us();
     for (const Precision precision : options_.layers) {
       found.models.push_back(estimate(precision));
@@ -114,9 +132,9 @@ class Measurement {
 
   int longest_chunk() const { return std::min(kPromptTokens, longest_); }
 
-  // Chunks of as many tokens as steps have.
+  // Chunks of as many tokens as steps have. Most leave tiles of rows incomplete, as prompts do.
   void add_rows(Precision precision) {
-    for (const int tokens : {1, 2, 4, 8, 16, 24, 32, 64, 128, longest_chunk()}) {
+    for (const int tokens : {1, 2, 4, 8, 16, 24, 40, 72, 136, longest_chunk()}) {
       add(inner_chunk(tokens), precision, deepest_);
       if (tokens == 1 || tokens == 16 || tokens == longest_chunk()) {
         add(inner_chunk(tokens), precision, 1);
@@ -155,6 +173,9 @@ class Measurement {
       }
     }
     add(inner_chunks(8, 8), precision, deepest_);
+    if (longest_ > longest_chunk()) {
+      add(inner_chunk(longest_), precision, deepest_);  // more than a pass over the weights
+    }
   }
 
   Result<std::unique_ptr<FingerprintRig>> make_rig(const Checkpoint& checkpoint) const {
@@ -174,16 +195,42 @@ class Measurement {
   }
 
   void time_all(FingerprintRig& rig) {
+    std::optional<Precision> before;
     for (Probe& probe : probes_) {
+      if (before != probe.precision) {
+        settle(rig, probe);
+      }
+      before = probe.precision;
       const bool few = probe.shape.tokens() <= kFewTokens;
       pause();
       for (int repeat = 0; repeat < (few ? kRepeats : 1); ++repeat) {
         if (few) {
           rig.read_left_out(probe.precision);
         }
-        probe.us = std::min(probe.us, rig.time_us(probe.plan, probe.precision, probe.layers));
+        probe.times_us.push_back(rig.time_us(probe.plan, probe.precision, probe.layers));
       }
     }
+  }
+
+  void settle(FingerprintRig& rig, const Probe& probe) const {
+    for (int step = 0; step < kStepsToSettle; ++step) {
+      pause();
+      rig.time_us(probe.plan, probe.precision, probe.layers);
+    }
+  }
+
+  // Returns by how much a step takes longer if no step ran for long before it.
+  double wake_us(FingerprintRig& rig) const {
+    const Probe& probe = probes_.front();
+    std::vector<double> longer_us;
+    for (int wake = 0; wake < kWakes; ++wake) {
+      settle(rig, probe);
+      const double busy_us = rig.time_us(probe.plan, probe.precision, probe.layers);
+      std::this_thread::sleep_for(kIdle);
+      longer_us.push_back(rig.time_us(probe.plan, probe.precision, probe.layers) - busy_us);
+    }
+    std::nth_element(longer_us.begin(), longer_us.begin() + kWakes / 2, longer_us.end());
+    return std::max(0.0, longer_us[kWakes / 2]);
   }
 
   void pause() const {
@@ -207,7 +254,7 @@ class Measurement {
     for (const Probe& probe : probes_) {
       TimedStep step{.work = work_of(probe.plan, with_layers(spec_, probe.layers)),
                      .precision = {.embeddings = default_embeddings_precision(probe.precision)},
-                     .us = probe.us};
+                     .us = probe.us()};
       step.precision.layers[index_of(probe.precision)] = 1;
       steps.push_back(in_layers(step, probe.layers, spec_.layers));
     }
@@ -220,7 +267,7 @@ class Measurement {
              probe.shape.tokens() == tokens && probe.shape.sampled == sampled;
     });
     check(found != probes_.end(), "the steps of an answer are timed");
-    return found->us;
+    return found->us();
   }
 
   double vocab_ratio() const { return static_cast<double>(spec_.vocab) / vocab_; }

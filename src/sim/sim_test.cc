@@ -31,6 +31,20 @@ TEST(Simulation, TimesFollowTheCostModel) {
   EXPECT_EQ(finished.times.finished_ns, (4 * 1000 + 102 * 10) * kNsPerUs);
 }
 
+TEST(Simulation, AStepAfterALongPauseTakesLonger) {
+  SimulationConfig config = small_config();
+  config.step_cost.wake_us = 500;
+  const auto ttft_us = [&](TimeNs pause_ns) {
+    const TimeNs second_ns = kNsPerS + pause_ns;
+    const SimulationReport report =
+        simulate(config, std::vector<TraceRequest>{{kNsPerS, 60, 1}, {second_ns, 60, 1}});
+    return (report.finished[1].times.first_token_ns - second_ns) / kNsPerUs;
+  };
+  const TimeNs first_ends_ns = (1000 + 600 + 500) * kNsPerUs;  // awake before the pause
+  EXPECT_NEAR(ttft_us(first_ends_ns), 1600, 15);
+  EXPECT_NEAR(ttft_us(10 * kNsPerS), 2100, 5);
+}
+
 TEST(Simulation, SharedPrefixesAreComputedOnce) {
   SimulationConfig config = small_config();
   config.shared_prefix_tokens = 64;

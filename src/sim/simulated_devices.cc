@@ -11,6 +11,15 @@
 namespace protean {
 namespace {
 
+// After this long without a step, half of what a processor keeps ready (clock, caches) is lost.
+constexpr double kHalfAsleepNs = 20 * kNsPerMs;
+
+// Returns the share of StepCost::wake_us that a step after this idle time takes longer.
+double asleep(TimeNs idle_ns) {
+  const auto idle = static_cast<double>(std::max<TimeNs>(0, idle_ns));
+  return idle / (idle + kHalfAsleepNs);
+}
+
 TimeNs ns_of(double us) {
   return std::llround(us * static_cast<double>(kNsPerUs));
 }
@@ -221,6 +230,7 @@ void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
   }
   const bool copies = group.model && group.model->copying();
   const double slower = copies ? 1 + times_.morph.step_slowdown : 1;
+  const double asleep_share = asleep(world_.now_ns - group.timeline.all_free_ns());
   const double element_bytes = times_.cost.activation_bytes;
   const int hidden = group.model ? group.model->spec().hidden : 0;
   const std::vector<TimeNs> done_ns = group.timeline.run(
@@ -228,7 +238,8 @@ void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
       {.compute =
            [&](std::size_t devices, const StepWork& work, const ModelPart& part) {
              const StepCost& cost = times_.cost.on(devices);
-             return ns_of(slower * predict_us(cost, work, group.precision, part));
+             const double wake_us = part.begins ? asleep_share * cost.wake_us : 0;
+             return ns_of(wake_us + slower * predict_us(cost, work, group.precision, part));
            },
        .send =
            [&](const StepWork& work) {

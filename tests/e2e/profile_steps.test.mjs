@@ -32,12 +32,14 @@ database.commit()`, database(), statement], { encoding: 'utf8' });
 };
 
 function predicted(cost, { tokens, sequences, logits, context, kv }, layers) {
-  const { step_us, token_us, more_token_us, tile_us, bend_tokens, tile_tokens } = cost.layers[layers];
+  const { step_us, token_us, more_token_us, tile_us, bend_tokens, tile_tokens, pass_tokens } = cost.layers[layers];
+  const passes = pass_tokens > 0 ? Math.ceil(tokens / pass_tokens) : 1;
   const first = Math.min(tokens, bend_tokens);
   const head = cost.logits[layers === 'bf16' ? 'bf16' : 'w8'];
-  return step_us + token_us * first + more_token_us * (tokens - first) + tile_us * Math.ceil(tokens / tile_tokens) +
+  return step_us * passes + token_us * first + more_token_us * (tokens - first) + tile_us * Math.ceil(tokens / tile_tokens) +
     cost.step.sequence_us * sequences + (logits > 0 ? head.step_us + head.row_us * logits : 0) +
-    cost.step.context_token_us * context + cost.step.kv_token_us * kv;
+    cost.step.context_token_us * context + cost.step.kv_token_us * kv +
+    cost.step.far_kv_token_us * Math.max(0, kv - cost.step.near_kv_tokens);
 }
 
 describe('protean profile --steps', () => {

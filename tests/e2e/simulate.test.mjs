@@ -21,11 +21,14 @@ after(() => rmSync(scratch, { recursive: true, force: true }));
 function profile(name, fixedMs, tokenUs = {}) {
   const path = join(scratch, name);
   const layers = Object.fromEntries(Object.entries({ bf16: 0, w8: 0, w4: 0, ...tokenUs }).map(([precision, us]) =>
-    [precision, { step_us: 1e-9, token_us: us, more_token_us: us, tile_us: 0, bend_tokens: 16, tile_tokens: 16 }]));
+    [precision, { step_us: 1e-9, token_us: us, more_token_us: us, tile_us: 0, bend_tokens: 16, tile_tokens: 16, pass_tokens: 0 }]));
   writeFileSync(path, JSON.stringify({
     steps: {
       cpu: 'Abacus', threads: 2, origin: 'fingerprint', time: 'wall',
-      step: { fixed_us: fixedMs * 1000, token_us: 0, context_token_us: 0, sequence_us: 0, kv_token_us: 0, copy_bytes_per_us: 1000 },
+      step: {
+        fixed_us: fixedMs * 1000, token_us: 0, context_token_us: 0, sequence_us: 0, kv_token_us: 0, far_kv_token_us: 0,
+        near_kv_tokens: 0, wake_us: 0, copy_bytes_per_us: 1000,
+      },
       layers, logits: { bf16: { step_us: 1e-9, row_us: 0 }, w8: { step_us: 1e-9, row_us: 0 } },
     },
   }));
