@@ -17,15 +17,15 @@ class MetadataReader {
     return take(file_.find_bool(key)).value_or(otherwise);
   }
 
-  // Returns a token id; -1 if the file has none.
-  TokenId token(const char* key, std::size_t vocab) {
+  // Returns a token id; `otherwise` if the file has none.
+  TokenId token(const char* key, std::size_t vocab, TokenId otherwise = -1) {
     const auto id = take(file_.find_integer(key));
     if (!error_ && id && (*id < 0 || *id >= static_cast<std::int64_t>(vocab))) {
       error_ = make_error(ErrorCode::kCorrupt,
                           "{}: {} is {}, outside the vocabulary of {} tokens: the file is damaged",
                           file_.name(), key, *id, vocab);
     }
-    return id ? static_cast<TokenId>(*id) : -1;
+    return id ? static_cast<TokenId>(*id) : otherwise;
   }
 
   template <class T>
@@ -78,13 +78,15 @@ Result<Vocabulary> gguf_vocabulary(const GgufFile& file) {
   const std::size_t size = vocabulary.tokens.size();
   vocabulary.pre_tokenizer = reader.string("tokenizer.ggml.pre");
   vocabulary.bos = reader.token("tokenizer.ggml.bos_token_id", size);
-  vocabulary.eos = reader.token("tokenizer.ggml.eos_token_id", size);
-  vocabulary.unknown = reader.token("tokenizer.ggml.unknown_token_id", size);
-  // Files without the key were made for readers that add BOS to these vocabularies.
+  // Files without a key were made for readers that know T5's tokens, and that add EOS to its texts
+  // and BOS to those of the others below.
+  const bool t5 = vocabulary.kind == Vocabulary::Kind::kUnigram;
+  vocabulary.eos = reader.token("tokenizer.ggml.eos_token_id", size, t5 ? 1 : -1);
+  vocabulary.unknown = reader.token("tokenizer.ggml.unknown_token_id", size, t5 ? 2 : -1);
   const bool usually_bos = sentencepiece || vocabulary.pre_tokenizer == "llama-bpe" ||
                            vocabulary.pre_tokenizer == "tekken";
   vocabulary.add_bos = reader.boolean("tokenizer.ggml.add_bos_token", usually_bos);
-  vocabulary.add_eos = reader.boolean("tokenizer.ggml.add_eos_token", false);
+  vocabulary.add_eos = reader.boolean("tokenizer.ggml.add_eos_token", t5);
   vocabulary.add_space_prefix = reader.boolean("tokenizer.ggml.add_space_prefix", true);
   vocabulary.squeeze_spaces = reader.boolean("tokenizer.ggml.remove_extra_whitespaces", false);
   for (const std::int64_t byte :
@@ -113,12 +115,17 @@ Result<InfillTokens> gguf_infill_tokens(const GgufFile& file, const Tokenizer& t
   MetadataReader reader(file);
   const auto vocab = static_cast<std::size_t>(tokenizer.vocab_size());
   const auto read = [&](const char* key) { return reader.token(key, vocab); };
-  const InfillTokens named{.prefix = read("tokenizer.ggml.fim_pre_token_id"),
-                           .suffix = read("tokenizer.ggml.fim_suf_token_id"),
-                           .middle = read("tokenizer.ggml.fim_mid_token_id"),
-                           .repository = read("tokenizer.ggml.fim_rep_token_id"),
-                           .file = read("tokenizer.ggml.fim_sep_token_id"),
-                           .pad = read("tokenizer.ggml.fim_pad_token_id")};
+  // Older files have the second name.
+  const auto either = [&](const char* key, const char* old) {
+    return reader.token(key, vocab, read(old));
+  };
+  const InfillTokens named{
+      .prefix = either("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"),
+      .suffix = either("tokenizer.ggml.fim_suf_token_id", "tokenizer.ggml.suffix_token_id"),
+      .middle = either("tokenizer.ggml.fim_mid_token_id", "tokenizer.ggml.middle_token_id"),
+      .repository = read("tokenizer.ggml.fim_rep_token_id"),
+      .file = read("tokenizer.ggml.fim_sep_token_id"),
+      .pad = read("tokenizer.ggml.fim_pad_token_id")};
   if (reader.error()) {
     return *reader.error();
   }
