@@ -232,8 +232,8 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
     return illegal("the number of shards, {}, is no power of two", form.shards);
   }
   if (!can_shard(spec, form.shards)) {
-    return illegal("{} KV heads{} do not divide into {} shards", spec.attention.kv_heads,
-                   spec.attention.qk_norm_over_heads ? " with one norm over all" : "", form.shards);
+    return illegal("{} KV heads do not divide into {} shards", spec.attention.kv_heads,
+                   form.shards);
   }
   if (static_cast<int>(form.layer_precision.size()) != spec.layers) {
     return illegal("{} layer precisions for {} layers", form.layer_precision.size(), spec.layers);

@@ -108,8 +108,7 @@ Status validate(const ModelSpec& spec) {
 }
 
 bool can_shard(const ModelSpec& spec, int shards) {
-  return spec.attention.kv_heads % shards == 0 &&
-         (shards == 1 || !spec.attention.qk_norm_over_heads);
+  return spec.attention.kv_heads % shards == 0;
 }
 
 }  // namespace protean

@@ -193,26 +193,20 @@ void Engine::hold_form(bool holds) {
   }
 }
 
-void Engine::free_form(TimeNs now_ns) {
+void Engine::resume_form(TimeNs now_ns) {
   begin(now_ns);
   if (steering_) {
-    steering_->free_form();
+    steering_->resume();
   }
   settle();
 }
 
-Result<Morph> Engine::want(const FormWish& wish, TimeNs now_ns) {
+Result<Morph> Engine::lead_form(const FormWish& wish, TimeNs now_ns) {
   begin(now_ns);
-  Result<Morph> answer = wanted(wish);
+  check(steering_ != nullptr, "a form that never changes is led nowhere");
+  Result<Morph> answer = steering_->lead_to(wish);
   settle();
   return answer;
-}
-
-Result<Morph> Engine::wanted(const FormWish& wish) {
-  return steering_ ? steering_->on(WantForm{.wish = wish}).morph
-                   : make_error(ErrorCode::kInvalidArgument,
-                                "this replica's form stays as it was loaded: start the server with "
-                                "--morph to have it change");
 }
 
 std::optional<Form> Engine::form() const {
@@ -269,7 +263,12 @@ void Engine::on(MorphDone& done) {
 }
 
 void Engine::on(WantForm& want) {
-  batch_.outputs.emplace_back(WishAnswered{want.wish_id, wanted(want.wish)});
+  batch_.outputs.emplace_back(
+      steering_ ? steering_->on(want)
+                : WishAnswered{want.wish_id,
+                               make_error(ErrorCode::kInvalidArgument,
+                                          "this replica's form stays as it was loaded: start the "
+                                          "server with --morph to have it change")});
 }
 
 void Engine::on(StepDone& done) {

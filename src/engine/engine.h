@@ -92,10 +92,11 @@ class Engine {
   // While the form is held, the policy does not change it once a morph that runs has ended, and no
   // WantForm may come.
   void hold_form(bool holds);
-  // Ends a wish for a form: the policy rules again. Without one, KV gets all pages that are free.
-  void free_form(TimeNs now_ns);
-  // Does what WantForm does, and returns its answer.
-  Result<Morph> want(const FormWish& wish, TimeNs now_ns);
+  // Goes to a form while it is held.
+  Result<Morph> lead_form(const FormWish& wish, TimeNs now_ns);
+  // After the hold, see FormSteering.
+  void resume_form(TimeNs now_ns);
+  bool at_pin() const { return !steering_ || steering_->at_pin(); }
   // Returns true if no step is in flight and no KV is exchanged with another engine.
   bool quiet() const { return started_.empty() && !exchanges_kv(); }
   bool exchanges_kv() const { return scheduler_.exchanges_kv(); }
@@ -169,7 +170,6 @@ class Engine {
   void on(MorphReady& ready);
   void on(MorphDone& done);
   void on(WantForm& want);
-  Result<Morph> wanted(const FormWish& wish);
   // Returns the label of the precision that drew the token.
   std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}

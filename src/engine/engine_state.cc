@@ -14,6 +14,9 @@ EngineState join_homes(std::vector<EngineState> homes) {
     schedulers.push_back(std::move(home.scheduler));
     all.live.merge(std::move(home.live));
     all.packing = std::move(home.packing);
+    if (!all.pin) {
+      all.pin = std::move(home.pin);
+    }
   }
   all.scheduler = join_homes(std::move(schedulers));
   all.form_counts = std::move(homes.front().form_counts);
@@ -31,6 +34,7 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
     EngineState& home = result.homes.emplace_back();
     home.packing = all.packing;
     home.policy = all.policy;
+    home.pin = all.pin;
     for (const auto* sequences : {&scheduler.running, &scheduler.waiting}) {
       for (const auto& sequence : *sequences) {
         home.live.insert(all.live.extract(sequence->asks.id));
@@ -49,6 +53,7 @@ EngineState Engine::release_all(TimeNs now_ns) {
   if (steering_) {
     state.form_counts = steering_->counts();
     state.policy = steering_->chosen_policy();
+    state.pin = steering_->pin();
   }
   timers_.clear();
   state.packing = steering_ ? steering_->packing() : nullptr;
@@ -75,6 +80,7 @@ void Engine::absorb(EngineState state, TimeNs now_ns) {
     if (state.policy) {
       steering_->go_on_with(*state.policy);
     }
+    steering_->take_pin(std::move(state.pin));
     steering_->packed(std::move(state.packing));
     steering_->tell_again();
   }

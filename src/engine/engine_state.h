@@ -21,6 +21,7 @@ struct EngineState {
   // Go on in the engine that absorbs the state; nothing: that one has its own.
   std::optional<FormCounts> form_counts;
   std::optional<FormWish> policy;          // its mode and floor; a group takes its first home's
+  std::optional<FormWish> pin;             // an operator's form; a group takes a home's
   std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
 };
 

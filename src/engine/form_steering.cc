@@ -14,19 +14,6 @@ namespace {
 
 constexpr TimeNs kTokensEveryNs = kNsPerS;
 
-template <class... Args>
-Error refused(fmt::format_string<Args...> format, Args&&... args) {
-  return Error{ErrorCode::kInvalidArgument,
-               "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
-}
-
-// Refuses for want of memory.
-template <class... Args>
-Error too_large(fmt::format_string<Args...> format, Args&&... args) {
-  return Error{ErrorCode::kExhausted,
-               "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
-}
-
 MorphPolicy policy_of(const MorphConfig& config, const SchedulerConfig& limits) {
   return {config.policy,
           config.bounds,
@@ -34,14 +21,6 @@ MorphPolicy policy_of(const MorphConfig& config, const SchedulerConfig& limits) 
            .block_tokens = limits.block_tokens,
            .steps_in_flight = limits.steps_in_flight,
            .longest_morph_step_s = static_cast<double>(config.step_ns_during_morph) / kNsPerS}};
-}
-
-std::string names_of(const std::vector<Precision>& ladder) {
-  std::string names;
-  for (const Precision precision : ladder) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(precision));
-  }
-  return names;
 }
 
 }  // namespace
@@ -70,7 +49,9 @@ void FormSteering::on(const MorphReady& ready) {
     return;
   }
   pace_.bytes = 0;
-  pinned_ = false;  // the operator's form cannot be reached
+  if (!run_.holds()) {
+    end_pin();  // the operator's form cannot be reached
+  }
   const MorphStep& failed = run_.history()->back()->step;
   if (const auto* swap = std::get_if<SwapComponent>(&failed)) {
     failed_.push_back({*swap, now_ns_ + kFailedPauseNs});
@@ -93,7 +74,7 @@ bool FormSteering::frees_pages(const Form& to) const {
 // Lets KV take the pages that a morph which ended early left free, if neither a policy nor an
 // operator decides about them. What is still under way goes on.
 void FormSteering::take_free_pages() {
-  if (!policy_rules() && !pinned_) {
+  if (!policy_rules() && !pin_) {
     go_towards({with_free_pages(run_.wanted()), "KV gets the pages that are free"}, {});
   }
 }
@@ -236,18 +217,6 @@ void FormSteering::go_towards(const Wanted& wanted, const MorphAim& aim) {
   run_.retarget(*morph, frees_pages(wanted.form) && !idle_only, now_ns_);
 }
 
-WishAnswered FormSteering::on(const WantForm& want) {
-  return {.wish_id = want.wish_id, .morph = grant(want.wish)};
-}
-
-void FormSteering::free_form() {
-  if (config_.mode != MorphMode::kOff) {
-    (void)grant({.release = true});
-  } else {
-    (void)go_to(with_free_pages(run_.committed()), "KV gets the pages that are free", false);
-  }
-}
-
 FormWish FormSteering::chosen_policy() const {
   FormWish chosen;
   chosen.mode = config_.mode;
@@ -259,28 +228,6 @@ void FormSteering::go_on_with(const FormWish& policy) {
   if (policy.mode != config_.mode || policy.floor != config_.bounds.floor) {
     set_policy(policy);
   }
-}
-
-Result<Morph> FormSteering::grant(const FormWish& wish) {
-  if (wish.names_form() + wish.release + wish.names_policy() > 1) {
-    return refused(
-        "a form, its release, and the policy's mode and quality floor are wishes of their own: ask "
-        "for one after the other");
-  }
-  if (wish.names_policy()) {
-    return grant_policy(wish);
-  }
-  if (wish.release) {
-    if (config_.mode == MorphMode::kOff) {
-      return go_to(config_.start, "released by an operator: the form as it was loaded", false);
-    }
-    pinned_ = false;
-    ++changes_;
-    promise_kv();
-    return Morph{.steps = {}, .reason = "handed back to the policy"};
-  }
-  Result<Form> form = form_of(wish);
-  return form.ok() ? go_to(*form, "an operator's wish", true) : form.error();
 }
 
 // Changes how the policy decides from its next decision on. The form stays until then.
@@ -301,7 +248,7 @@ Result<Morph> FormSteering::grant_policy(const FormWish& wish) {
   asked.mode = wish.mode.value_or(asked.mode);
   asked.bounds.floor = wish.floor.value_or(asked.bounds.floor);
   const auto largest_of = [&](const MorphPolicy& policy, MorphMode mode) {
-    return largest_kv(policy, pinned_ ? MorphMode::kOff : mode);
+    return largest_kv(policy, pin_ ? MorphMode::kOff : mode);
   };
   const std::int64_t largest = largest_of(policy_of(asked, scheduler_.config()), asked.mode);
   const std::int64_t needed = scheduler_.largest_need();
@@ -316,84 +263,6 @@ Result<Morph> FormSteering::grant_policy(const FormWish& wish) {
   return Morph{.steps = {},
                .reason = fmt::format("the policy's mode is {}, its quality floor {}",
                                      to_string(asked.mode), to_string(asked.bounds.floor))};
-}
-
-Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason, bool pinned) {
-  const std::int64_t needed = scheduler_.largest_need();
-  if (form.kv.blocks < needed) {
-    return too_large(
-        "it has {} KV blocks, but a request that was accepted needs {}: ask for as many, or again "
-        "when it has ended",
-        form.kv.blocks, needed);
-  }
-  Result<Morph> morph = plan_morph(run_.committed(), form, config_.bounds);
-  if (!morph.ok()) {
-    return morph.error();
-  }
-  morph->reason = reason;
-  pinned_ = pinned;
-  run_.retarget(*morph, true, now_ns_);
-  promise_kv();
-  return morph;
-}
-
-Status FormSteering::check_precisions(const FormWish& wish) const {
-  const std::vector<Precision>& ladder = config_.bounds.ladder;
-  const std::size_t layers = config_.start.layer_precision.size();
-  if (!wish.layers.empty() && wish.layers.size() != layers) {
-    return refused("it names {} layers, the model has {}", wish.layers.size(), layers);
-  }
-  for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
-    for (const Component half : kLayerHalves) {
-      const Precision precision = wish.layers[layer].of(half);
-      const Precision start = config_.start.layer_precision[layer].of(half);
-      const std::vector<Precision> served =
-          layer_precisions({.layer_precision = {{start, start}}}, ladder);
-      if (std::find(served.begin(), served.end(), precision) == served.end()) {
-        return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
-                       to_string(precision), names_of(served));
-      }
-    }
-  }
-  const std::vector<Precision> embeddings = embeddings_precisions(config_.start.embeddings, ladder);
-  if (wish.embeddings &&
-      std::find(embeddings.begin(), embeddings.end(), *wish.embeddings) == embeddings.end()) {
-    return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),
-                   names_of(embeddings));
-  }
-  return {};
-}
-
-Result<Form> FormSteering::form_of(const FormWish& wish) const {
-  if (Status served = check_precisions(wish); !served.ok()) {
-    return served.error();
-  }
-  const ModelSpec& spec = config_.bounds.spec;
-  const PageBudget& budget = config_.bounds.budget;
-  Form form = run_.committed();
-  if (!wish.layers.empty()) {
-    form.layer_precision = wish.layers;
-  }
-  form.embeddings = wish.embeddings.value_or(form.embeddings);
-  const std::int64_t fitting = with_free_pages(form).kv.blocks;
-  form.kv.blocks = wish.kv_blocks.value_or(fitting);
-  if (wish.kv_blocks && *wish.kv_blocks <= 0) {
-    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);
-  }
-  if (wish.kv_blocks && *wish.kv_blocks > largest_kv_blocks_) {
-    return too_large("{} KV blocks; with the fewest bits all over it may have 1 to {}",
-                     *wish.kv_blocks, largest_kv_blocks_);
-  }
-  const std::int64_t missing =
-      form_pages(spec, form, budget.page_bytes) + budget.reserve - budget.pages;
-  if (missing > 0 || form.kv.blocks <= 0) {
-    return too_large(
-        "'{}' lacks {}: with these weights {} KV blocks fit; lower more layers or ask for fewer "
-        "blocks",
-        to_string(form), format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes),
-        fitting);
-  }
-  return form;
 }
 
 // Returns the KV blocks that a request may need. The policy's forms grow when they are needed, as
@@ -474,7 +343,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->precisions = layer_precisions(config_.start, config_.bounds.ladder);
   status->embeddings_precisions =
       embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
-  status->pinned = pinned_;
+  status->pinned = pin_.has_value();
   status->pages = {.page_bytes = config_.bounds.budget.page_bytes,
                    .all = config_.bounds.budget.pages,
                    .free = run_.pages_free()};

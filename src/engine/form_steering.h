@@ -68,8 +68,16 @@ class FormSteering {
 
   // Keeps the form as it is once a morph that runs has ended. Requires that no wish comes.
   void hold(bool holds) { run_.hold(holds); }
-  // Ends a wish. Without a policy, the KV cache gets all pages that are free.
-  void free_form();
+  // Goes to a form for the fleet, which holds it. An operator's wish stays, for resume().
+  Result<Morph> lead_to(const FormWish& wish);
+  // Goes on after the fleet's hold: to the form that an operator chose, if there is one. Without
+  // one, and without a policy, KV gets all pages that are free.
+  void resume();
+  // The precisions that an operator chose go on when another engine takes this one's place.
+  const std::optional<FormWish>& pin() const { return pin_; }
+  void take_pin(std::optional<FormWish> pin);
+  // Returns false if it rests at other precisions than an operator chose.
+  bool at_pin() const;
   bool busy() const { return run_.busy(); }
   bool committing() const { return run_.committing(); }
   const Form& committed() const { return run_.committed(); }
@@ -94,7 +102,7 @@ class FormSteering {
   std::shared_ptr<const FormStatus> status_if_changed();
 
  private:
-  bool policy_rules() const { return config_.mode != MorphMode::kOff && !pinned_ && !run_.holds(); }
+  bool policy_rules() const { return config_.mode != MorphMode::kOff && !pin_ && !run_.holds(); }
   void advance(bool quiet);
   bool at_rest() const;
   Situation situation(const Observation& observation, const Demand& demand);
@@ -109,7 +117,8 @@ class FormSteering {
   Result<Morph> grant(const FormWish& wish);
   void set_policy(const FormWish& wish);
   Result<Morph> grant_policy(const FormWish& wish);
-  Result<Morph> go_to(const Form& form, const std::string& reason, bool pinned);
+  Result<Morph> go_to(const Form& form, const std::string& reason);
+  void end_pin();
   std::int64_t largest_kv(const MorphPolicy& policy, MorphMode mode) const;
   void promise_kv();
   std::optional<TimeNs> gives_up_ns() const;
@@ -139,7 +148,7 @@ class FormSteering {
   } pace_;
   std::vector<FormPrediction> predictions_;
   TimeNs larger_kv_since_ns_ = -1;  // since when a request waits for a larger KV; -1: none does
-  bool pinned_ = false;
+  std::optional<FormWish> pin_;     // an operator's precisions, until released or out of reach
   // Counts changes of owner, policy and packing, which the run does not count.
   std::uint64_t changes_ = 1;
   struct Told {  // in the latest status

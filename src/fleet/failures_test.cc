@@ -111,6 +111,49 @@ TEST(Failures, AGroupGoesOnWithoutAMember) {
   }
 }
 
+// Until the group has parted, what arrives waits, unless no replica could ever hold it.
+TEST(Failures, RequestsThatArriveWhileAGroupPartsWaitForTheOthers) {
+  for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
+    GroupScene scene(options_of(2));
+    ASSERT_TRUE(scene.want({{0, 1}}, by).ok());
+    scene.settle();
+    scene.arrive(1, 20, 30);
+    scene.work(0);
+    scene.devices.hang(ReplicaId{0});
+    scene.send(DevicesFailed{"has lost memory"}, ReplicaId{0});
+    ASSERT_TRUE(scene.changing());
+    scene.arrive(2, 20, 30);
+    scene.arrive(3, 100, 30);
+    scene.arrive(4, 20, 30, {.finish_ns = scene.now_ns + 2});
+    scene.arrive(5, 20, 30);
+    EXPECT_TRUE(scene.sink.seen.at(RequestId{2}).accepted);
+    EXPECT_EQ(scene.sink.seen.at(RequestId{3}).refused->code, ErrorCode::kInvalidArgument);
+    scene.send(Cancel{RequestId{5}});
+    EXPECT_EQ(scene.sink.seen.at(RequestId{5}).finished->reason, FinishReason::kCancelled);
+    settle_with_time(scene);
+    scene.expect_answer(RequestId{1});
+    scene.expect_answer(RequestId{2});
+    EXPECT_EQ(scene.sink.seen.at(RequestId{4}).finished->reason, FinishReason::kTimeout);
+    EXPECT_TRUE(scene.fleet->idle());
+  }
+}
+
+TEST(Failures, RequestsThatWaitForSurvivorsEndWhenTheseFailToo) {
+  GroupScene scene(options_of(2));
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  for (const int victim : {0, 1}) {
+    scene.devices.hang(ReplicaId{victim});
+    scene.send(DevicesFailed{"has lost memory"}, ReplicaId{victim});
+    scene.arrive(1, 20, 30);
+  }
+  settle_with_time(scene);
+  EXPECT_EQ(scene.sink.seen.at(RequestId{1}).finished->failure,
+            "the replicas that were to serve the request have failed: send it again later");
+  EXPECT_EQ(scene.sink.seen.at(RequestId{2}).refused->code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(scene.fleet->idle());
+}
+
 // A request is too long for the replica that was chosen for it, and waits for that one's group.
 TEST(Failures, ARequestThatWaitsForTheGroupOfAFailedReplicaGoesToAnother) {
   for (int victim = 0; victim < 4; ++victim) {
@@ -144,6 +187,28 @@ TEST(Failures, ASlowCopyBlamesNoDevice) {
   scene.expect_all_answered();
   EXPECT_EQ(failed_of(scene), "");
   EXPECT_EQ(scene.groups(), "01");
+}
+
+// No step runs that could wait for it.
+TEST(Failures, ADeviceThatHangsWhileItPreparesIsFound) {
+  for (const bool parts : {false, true}) {
+    for (const int victim : {0, 1}) {
+      GroupScene scene(options_of(2));
+      if (parts) {
+        ASSERT_TRUE(scene.want({{0, 1}}).ok());
+        scene.settle();
+      }
+      scene.devices.stall(ReplicaId{victim});
+      ASSERT_TRUE((parts ? scene.want({{0}, {1}}) : scene.want({{0, 1}})).ok());
+      settle_with_time(scene);
+      EXPECT_EQ(failed_of(scene), fmt::format("{} has not answered for 10 s; ", victim));
+      EXPECT_EQ(scene.groups(), "0 1");
+      scene.arrive(1, 20, 5);
+      settle_with_time(scene);
+      scene.expect_all_answered();
+      EXPECT_EQ(scene.sink.seen.at(RequestId{1}).tokens.size(), 5U);
+    }
+  }
 }
 
 // Asks for a form of lower precisions of a group that serves, if there is one.
@@ -248,6 +313,7 @@ TEST(Failures, MembersFailAtRandomMoments) {
     scene.arrive(below(6), 20, 20);  // so that the hang is noticed, if it was idle
     settle_with_time(scene);
     for (const auto& [id, request] : scene.asked) {
+      EXPECT_FALSE(scene.sink.seen.at(id).refused.has_value());
       scene.expect_answer(id);
     }
     EXPECT_TRUE(scene.fleet->idle());

@@ -123,7 +123,7 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
     }
   }
   if (candidates_.empty()) {
-    refuse(arrival.request.id, now_ns);
+    await_survivors(arrival, now_ns);
     return;
   }
   std::size_t chosen = 0;
@@ -159,6 +159,7 @@ void Fleet::on(const WantGroups& want, TimeNs now_ns) {
   OutputBatch batch{.at_ns = now_ns};
   batch.outputs.emplace_back(
       GroupsAnswered{want.wish_id, grouping_.want(want.wish, "an operator's wish", true, now_ns)});
+  batch.groups = grouping_.status_if_changed();  // an operator who has the answer may look at once
   batch.observation = at(ReplicaId{0}).observe();
   sink_.emit(std::move(batch));
 }
@@ -392,7 +393,7 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
     if (has_deadlines(i) && deadline_ns) {
       next_ns = std::min(next_ns.value_or(*deadline_ns), *deadline_ns);
     }
-    if (awaits_devices(i)) {
+    if (awaits_devices(i) || pieces_prepared(i)) {
       const TimeNs look_ns = now_ns_ + watches_[i].timeout_ns / kLooksPerTimeout;
       next_ns = std::min(next_ns.value_or(look_ns), look_ns);
     }
@@ -408,9 +409,6 @@ bool Fleet::idle() const {
 
 void Fleet::emit(OutputBatch batch) {
   seen_[index_of(batch.replica)] = batch.observation;
-  if (batch.form != nullptr) {
-    stations_[index_of(batch.replica)].pinned = batch.form->pinned;
-  }
   for (const Output& output : batch.outputs) {
     std::visit(Overloaded{[&](const Finished& finished) { owner_.erase(finished.request); },
                           [&](const Refused& refused) { owner_.erase(refused.request); },

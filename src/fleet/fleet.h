@@ -48,7 +48,8 @@ struct Member {
 // A replica whose devices fail goes out of service. Its requests go on in other replicas, where
 // their KV is computed again from their tokens, and wait in the fleet until one can hold them. A
 // group that such a replica is in parts without a step; the others serve again once they have
-// fetched what they dropped (KunServe section 4.4). Has no thread, clock or queue. Single-threaded.
+// fetched what they dropped (KunServe section 4.4), and requests that arrive before wait for them.
+// Has no thread, clock or queue. Single-threaded.
 class Fleet : private TokenSink {
  public:
   // Requires a member. The KV blocks of all members have the same size. Without an exchange, which
@@ -85,10 +86,13 @@ class Fleet : private TokenSink {
     LiveMigration steps;
   };
 
-  // For how long the executor of a replica's engine has something to do and nothing has ended.
+  // For how long the executor of a replica's engine has something to do and nothing has ended, and
+  // its devices have prepared nothing more.
   struct Watch {
-    TimeNs timeout_ns = 0;  // 0: it is not watched
-    TimeNs since_ns = -1;   // -1: it has nothing to do
+    TimeNs timeout_ns = 0;                // 0: it is not watched
+    TimeNs since_ns = -1;                 // -1: it has nothing to do
+    std::optional<std::uint64_t> pieces;  // nothing: its devices prepare nothing
+    TimeNs pieces_since_ns = -1;
   };
   // How often the fleet looks within a timeout whether devices still work.
   static constexpr int kLooksPerTimeout = 4;
@@ -142,9 +146,14 @@ class Fleet : private TokenSink {
   bool in_service(std::size_t index) const;
   bool has_deadlines(std::size_t index) const;
   bool is_late(const StepDone& done, ReplicaId replica) const;
-  void refuse(RequestId request, TimeNs now_ns);
+  void refuse(RequestId request, Error why, TimeNs now_ns);
+  void await_survivors(Arrival& arrival, TimeNs now_ns);
   bool awaits_devices(std::size_t index) const;
+  std::optional<std::uint64_t> pieces_prepared(std::size_t index) const;
   void watch(TimeNs now_ns);
+  void watch_steps(std::size_t index, TimeNs now_ns);
+  void watch_preparations(std::size_t index, TimeNs now_ns);
+  void take_out_late(ReplicaId replica, TimeNs timeout_ns, TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
   void forget_migrations(ReplicaId replica, TimeNs now_ns);
   int longest_tokens() const;

@@ -144,10 +144,15 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
   }
   finished.times.finished_ns = now_ns;
   if (reason == FinishReason::kFailed) {
+    bool some_serve = false;
+    for (std::size_t i = 0; i < stations_.size(); ++i) {
+      some_serve = some_serve || in_service(i);
+    }
     finished.failure = fmt::format(
         "{}{}: send it again later",
-        held.moved ? "the request's replica has failed, and no other can go on with it"
-                   : "the request needs a group of replicas, and none could be formed",
+        held.moved   ? "the request's replica has failed, and no other can go on with it"
+        : some_serve ? "the request needs a group of replicas, and none could be formed"
+                     : "the replicas that were to serve the request have failed",
         held.failed_attempts == 0 ? ""
                                   : fmt::format(" in {} attempts (the latest: {})",
                                                 held.failed_attempts, grouping_.failures().latest));

@@ -52,7 +52,10 @@ class GroupSink : public TokenSink {
                               EXPECT_FALSE(seen[what.request].finished.has_value());
                               seen[what.request].finished = what;
                             },
-                            [&](const GroupsAnswered& what) { answer = what.changes; },
+                            [&](const GroupsAnswered& what) {
+                              answer = what.changes;
+                              groups_at_answer = groups;
+                            },
                             [&](const WishAnswered& what) { form_answer = what.morph; },
                             [](const auto&) {}},
                  output);
@@ -64,6 +67,7 @@ class GroupSink : public TokenSink {
   std::optional<Result<std::vector<Regroup>>> answer;
   std::optional<Result<Morph>> form_answer;
   std::shared_ptr<const GroupsStatus> groups;
+  std::shared_ptr<const GroupsStatus> groups_at_answer;  // what was known when `answer` came
 
  private:
   void see(ReplicaId replica, const FormStatus& now) {
@@ -101,8 +105,11 @@ struct GroupScene {
         devices(options.replicas, options.blocks, form, budget) {
     std::vector<Member> members;
     for (int replica = 0; replica < options.replicas; ++replica) {
-      members.push_back({engine_of(options, form),
-                         &devices.executor(static_cast<std::size_t>(replica)),
+      EngineConfig engine = engine_of(options, form);
+      if (engine.morph) {  // the devices know steps by their ids alone
+        engine.morph->ids_after = static_cast<std::uint64_t>(replica) << 16;
+      }
+      members.push_back({engine, &devices.executor(static_cast<std::size_t>(replica)),
                          options.device_timeout_ns});
     }
     const auto wide = [options, this](const Form& group) { return engine_of(options, group); };
@@ -168,7 +175,7 @@ struct GroupScene {
     return true;
   }
   bool ready(std::size_t n = 0, std::optional<Error> failure = std::nullopt) {
-    if (devices.preparing.size() <= n) {
+    if (devices.preparing.size() <= n || devices.stalls(n)) {
       return false;
     }
     auto [replica, event] = devices.ready(n, std::move(failure));

@@ -7,15 +7,12 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "base/overloaded.h"
 #include "control/plan_regroup.h"
 #include "cost/pages.h"
 #include "fleet/fleet.h"
@@ -62,6 +59,9 @@ class GroupedDevices : public DeviceGroups {
     void abort(MorphId id) override { devices_.prepared_.erase(id); }
     void move_blocks(std::vector<BlockMove> moves) override { push(std::move(moves)); }
     bool holds_up() const override { return devices_.hung_.contains(replica_); }
+    std::optional<std::uint64_t> pieces_prepared() const override {
+      return devices_.pieces_prepared(replica_);
+    }
     void give_up() override { devices_.give_up(replica_); }
 
    private:
@@ -89,8 +89,7 @@ class GroupedDevices : public DeviceGroups {
   void divide(ReplicaId group) override { push_change(group, Turn::kDivide); }
   void part(ReplicaId group) override { push_change(group, Turn::kPart); }
   void start(ReplicaId group, std::vector<StepPlan> plans) override {
-    ASSERT_TRUE(std::any_of(plans.begin(), plans.end(),
-                            [](const StepPlan& plan) { return !plan.tokens.empty(); }));
+    ASSERT_FALSE(std::ranges::all_of(plans, &std::vector<TokenId>::empty, &StepPlan::tokens));
     queue(group).push_back(Joint{std::move(plans), joined_homes(group)});
   }
   void keep(ReplicaId group, std::vector<std::vector<BlockId>> live) override {
@@ -104,12 +103,14 @@ class GroupedDevices : public DeviceGroups {
 
   // From now on a replica's devices do nothing but prepare, and those that compute with them wait.
   void hang(ReplicaId replica) { hung_.insert(replica); }
-  bool stuck(ReplicaId first) {
-    const std::set<ReplicaId> devices = computing_with(first);
-    return std::any_of(devices.begin(), devices.end(), [this](ReplicaId replica) {
-      return hung_.contains(replica) && !given_up_.contains(replica);
-    });
+  // From now on a replica's devices prepare nothing more.
+  void stall(ReplicaId replica) { stalled_.insert(replica); }
+  // Returns true if a device hangs that the n-th preparation needs, or a replica's next work.
+  bool stalls(std::size_t n) {
+    const auto found = prepared_.find(preparing.at(n).second);
+    return found != prepared_.end() && any_of(found->second.devices, stalled_);
   }
+  bool stuck(ReplicaId first) { return any_of(computing_with(first), hung_); }
 
   // Does the next work of a replica or group, and returns the events that tell of it.
   std::vector<std::pair<ReplicaId, decltype(Event::what)>> work(ReplicaId replica) {
@@ -228,6 +229,19 @@ class GroupedDevices : public DeviceGroups {
       }
     }
     return holders;
+  }
+  bool any_of(const std::set<ReplicaId>& devices, const std::set<ReplicaId>& hang) const {
+    return std::any_of(devices.begin(), devices.end(), [&](ReplicaId replica) {
+      return hang.contains(replica) && !given_up_.contains(replica);
+    });
+  }
+  std::optional<std::uint64_t> pieces_prepared(ReplicaId replica) {
+    for (const auto& [id, step] : prepared_) {
+      if (!step.ready && step.devices.contains(replica) && !given_up_.contains(replica)) {
+        return stalled_.contains(replica) ? 0 : ++pieces_;
+      }
+    }
+    return std::nullopt;
   }
   // A replica that was given up does nothing more, unless it stands for a group.
   bool dead(ReplicaId replica) {
@@ -477,6 +491,8 @@ class GroupedDevices : public DeviceGroups {
   std::map<ReplicaId, std::vector<Group>> joined_;
   std::map<MorphId, Prepared> prepared_;
   std::set<ReplicaId> hung_;
+  std::set<ReplicaId> stalled_;
+  std::uint64_t pieces_ = 0;
   std::set<ReplicaId> given_up_;
   std::vector<std::pair<ReplicaId, decltype(Event::what)>> events_;
 };

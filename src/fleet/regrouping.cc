@@ -376,9 +376,8 @@ void Regrouping::part() {
   end();
 }
 
-// Lets the engines rule themselves again: one of the group, or those of all homes. The group's form
-// is free then, unless it stays what an operator chose.
-void Regrouping::end(bool keeps_form) {
+// Lets the engines rule themselves again: one of the group, or those of all homes.
+void Regrouping::end() {
   stage_ = Stage::kEnded;
   record_.done_ns = now_ns_;
   const std::size_t engines = together_ ? 1 : count();
@@ -389,9 +388,9 @@ void Regrouping::end(bool keeps_form) {
     engine(home).promise_kv(most, most);
     engine(home).hold_form(false);
     engine(home).go_on(now_ns_);
-  }
-  if (together_ && !keeps_form) {
-    wide().free_form(now_ns_);
+    if (together_ || !engine(home).at_pin()) {  // a home has the KV that it had
+      engine(home).resume_form(now_ns_);
+    }
   }
 }
 

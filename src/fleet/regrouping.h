@@ -170,7 +170,7 @@ class Regrouping {
   void part();
   void go_back_to_moving();
   void let_homes_go_on();
-  void end(bool keeps_form = false);
+  void end();
   bool all_quiet() const;
   void hold_all();
   void try_later(const std::string& why, TimeNs within_ns);

@@ -41,15 +41,10 @@ void Regrouping::unify() {
     config.morph->ids_after = ++*generation_ << 20;
   }
   Station& station = at(first());
-  const bool pinned = station.pinned;  // the home's form, which the group begins with
   group_.first =
       std::exchange(station.engine, std::make_unique<Engine>(config, *station.executor, sink_));
   wide().absorb(std::move(all), now_ns_);
-  end(pinned);
-  if (pinned) {  // the KV cache gets what is free
-    (void)wide().want({.layers = group_.wide.layer_precision, .embeddings = group_.wide.embeddings},
-                      now_ns_);
-  }
+  end();
 }
 
 bool Regrouping::at_home_form() {
@@ -61,7 +56,7 @@ bool Regrouping::at_home_form() {
 // Takes the group's form back to the one with which it began.
 void Regrouping::shrink() {
   if (together_) {
-    end(!asked_ && at(first()).pinned);
+    end();
     return;
   }
   const bool changing = asked_ && !wide().form_at_rest();
@@ -78,10 +73,10 @@ void Regrouping::shrink() {
     return;
   }
   const bool again = std::exchange(asked_, true);
-  const Result<Morph> morph = wide().want({.layers = group_.wide.layer_precision,
-                                           .embeddings = group_.wide.embeddings,
-                                           .kv_blocks = group_.wide.kv.blocks},
-                                          now_ns_);
+  const Result<Morph> morph = wide().lead_form({.layers = group_.wide.layer_precision,
+                                                .embeddings = group_.wide.embeddings,
+                                                .kv_blocks = group_.wide.kv.blocks},
+                                               now_ns_);
   wait_.reason = morph.ok() ? "the group's form goes back to the replicas'" : morph.error().message;
   if (again || !morph.ok()) {
     try_later(wait_.reason, kRetryNs);

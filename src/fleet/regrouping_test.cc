@@ -23,6 +23,7 @@ TEST(Regrouping, TwoReplicasBecomeOneAndPartAgainWhileRequestsRun) {
   ASSERT_TRUE(changes.ok()) << changes.error().message;
   ASSERT_EQ(changes->size(), 1U);
   EXPECT_TRUE(changes->front().together);
+  EXPECT_TRUE(scene.sink.groups_at_answer->running) << "an operator may look at once";
   EXPECT_EQ(changes->front().morph.steps.size(), 1U + 2 * kGroupLayers);
   EXPECT_EQ(to_string(changes->front().morph.steps.front()), "embeddings in shards 0-1, 2-3");
   EXPECT_EQ(to_string(changes->front().morph.steps.back()), "layer 1 attention in shards 0-1, 2-3");
@@ -289,6 +290,73 @@ TEST(Regrouping, AnOperatorsFormIsOneInTheGroupAndAfterIt) {
   EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned);
   EXPECT_TRUE(scene.sink.forms.at(ReplicaId{1}).pinned);
   EXPECT_EQ(scene.groups(), "0 1");
+}
+
+FormWish lower(const GroupScene& scene) {
+  FormWish wish{.layers = scene.form.layer_precision};
+  wish.layers.front().mlp = Precision::kBf16;
+  return wish;
+}
+
+// Lets the group's form begin to go back to the replicas'.
+void begin_to_part(GroupScene& scene) {
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  ASSERT_TRUE(scene.changing());
+  EXPECT_EQ(scene.sink.groups->stage, "waits for room in the replicas");
+}
+
+TEST(Regrouping, AGroupThatPartsIsNotPinned) {
+  GroupScene scene(2);
+  for (int turn = 0; turn < 2; ++turn) {
+    ASSERT_TRUE(scene.want({{0, 1}}).ok());
+    scene.settle();
+    EXPECT_FALSE(scene.sink.forms.at(ReplicaId{0}).pinned);
+    begin_to_part(scene);
+    EXPECT_FALSE(scene.sink.forms.at(ReplicaId{0}).pinned);
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1");
+    EXPECT_FALSE(scene.sink.forms.at(ReplicaId{0}).pinned);
+  }
+}
+
+TEST(Regrouping, AnOperatorsFormOfAGroupIsThatOfItsReplicas) {
+  GroupScene scene(2);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  scene.send(WantForm{1, lower(scene)}, ReplicaId{0});
+  ASSERT_TRUE(scene.sink.form_answer->ok());
+  scene.settle();
+  begin_to_part(scene);
+  scene.work(0);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());  // turns
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "01");
+  EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned);
+  EXPECT_EQ(scene.sink.forms.at(ReplicaId{0}).form.layer_precision, lower(scene).layers);
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  for (const int replica : {0, 1}) {
+    EXPECT_TRUE(scene.sink.forms.at(ReplicaId{replica}).pinned);
+    EXPECT_EQ(scene.sink.forms.at(ReplicaId{replica}).form.layer_precision, lower(scene).layers);
+  }
+}
+
+TEST(Regrouping, AFormThatAnOperatorReleasedInAGroupStaysReleased) {
+  GroupScene scene(2);
+  scene.send(WantForm{1, {.layers = scene.form.layer_precision}}, ReplicaId{1});
+  scene.settle();
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  scene.settle();
+  EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned) << "the second replica's";
+  scene.send(WantForm{1, {.release = true}}, ReplicaId{0});
+  ASSERT_TRUE(scene.sink.form_answer->ok());
+  scene.settle();
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  EXPECT_FALSE(scene.sink.forms.at(ReplicaId{0}).pinned);
+  EXPECT_FALSE(scene.sink.forms.at(ReplicaId{1}).pinned);
 }
 
 }  // namespace

@@ -14,7 +14,6 @@ namespace protean {
 struct Station {
   std::unique_ptr<HomeExecutor> executor;
   std::unique_ptr<Engine> engine;    // goes before its executor
-  bool pinned = false;               // an operator chose its engine's form
   bool parked = false;               // another replica's engine serves for it; its own is empty
   std::string failure;               // why its devices are out of service; empty: they are not
   std::uint64_t steps_given_up = 0;  // what steps up to this one bring is not wanted any more

@@ -1,5 +1,7 @@
 #include "measure/ceilings.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -63,6 +65,19 @@ std::string_view multiplier_name() {
     default:
       return "vector f32";
   }
+}
+
+std::string to_text(const Ceilings& ceilings) {
+  std::string text =
+      fmt::format("{}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s", multiplier_name(),
+                  ceilings.read_bytes_per_s * 1e-9, ceilings.operations_per_s * 1e-9);
+  if (ceilings.int8_operations_per_s > 0) {
+    text += fmt::format(
+        " and {:.0f} int8 GOP/s with tiles loaded from L1 ({:.0f} and {:.0f} without loads)",
+        ceilings.int8_operations_per_s * 1e-9, ceilings.tile_operations_per_s * 1e-9,
+        ceilings.tile_int8_operations_per_s * 1e-9);
+  }
+  return text;
 }
 
 }  // namespace protean

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "device/cpu/team.h"
@@ -26,5 +27,8 @@ Ceilings measure_ceilings(cpu::Team& team, std::span<std::byte> memory, const St
 
 // Returns the name of what multiplies, such as "AMX bf16".
 std::string_view multiplier_name();
+
+// Returns the ceilings, such as "vector f32: reads 35.0 GB/s, multiplies 180 GFLOP/s".
+std::string to_text(const Ceilings& ceilings);
 
 }  // namespace protean

@@ -71,10 +71,9 @@ std::string to_text(const EngineTable& table) {
   const bool peer =
       std::any_of(table.rows.begin(), table.rows.end(), [](const auto& row) { return row.peer; });
   std::string text = fmt::format(
-      "{}, {} thread{}, {}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s{}\n\n"
+      "{}, {} thread{}, {}{}\n\n"
       "{:8} {:>6} {:9} {:>8} {:>10} {:>7} {:>11} {:>9} {:>9} {:>11}{}\n",
-      table.model, table.threads, table.threads == 1 ? "" : "s", multiplier_name(),
-      table.ceilings.read_bytes_per_s * 1e-9, table.ceilings.operations_per_s * 1e-9,
+      table.model, table.threads, table.threads == 1 ? "" : "s", to_text(table.ceilings),
       table.cpu_time ? "; by processor time" : "", "phase", "batch", "precision", "context",
       "step ms", "+-%", "tokens/s", "MB", "GFLOP", "% ceiling",
       peer ? fmt::format(" {:>11} {:>7} {:>7}", "peer tok/s", "+-%", "ratio") : "");

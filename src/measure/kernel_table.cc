@@ -6,17 +6,10 @@ namespace protean {
 
 std::string heading(const Ceilings& ceilings, int threads) {
   return fmt::format(
-      "{} thread{}, {}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s{}\n\n"
+      "{} thread{}, {}\n\n"
       "{:5} {:17} {:>18} {:5} {:>5} {:>11} {:>9} {:>9} {:>7} {:>7}\n",
-      threads, threads == 1 ? "" : "s", multiplier_name(), ceilings.read_bytes_per_s * 1e-9,
-      ceilings.operations_per_s * 1e-9,
-      ceilings.int8_operations_per_s > 0
-          ? fmt::format(", int8 {:.0f} GOP/s (operands in tiles only: {:.0f} and {:.0f})",
-                        ceilings.int8_operations_per_s * 1e-9,
-                        ceilings.tile_operations_per_s * 1e-9,
-                        ceilings.tile_int8_operations_per_s * 1e-9)
-          : "",
-      "like", "kernel", "shape", "dtype", "rows", "time us", "MB", "GFLOP", "% read", "% mult");
+      threads, threads == 1 ? "" : "s", to_text(ceilings), "like", "kernel", "shape", "dtype",
+      "rows", "time us", "MB", "GFLOP", "% read", "% mult");
 }
 
 std::string to_text(const KernelRow& row, const Ceilings& ceilings) {
@@ -30,8 +23,10 @@ std::string to_json(const KernelTable& table) {
   const Ceilings& ceilings = table.ceilings;
   const std::vector<KernelRow>& rows = table.rows;
   std::string text = fmt::format(
-      R"({{"format":"protean-kernels/2","threads":{},"unit":"{}","read_bytes_per_s":{:.6g},"flops_per_s":{:.6g},"kernels":[)",
-      table.threads, multiplier_name(), ceilings.read_bytes_per_s, ceilings.operations_per_s);
+      R"({{"format":"protean-kernels/2","threads":{},"unit":"{}","read_bytes_per_s":{:.6g},"flops_per_s":{:.6g},"int8_ops_per_s":{:.6g},"tile_flops_per_s":{:.6g},"tile_int8_ops_per_s":{:.6g},"kernels":[)",
+      table.threads, multiplier_name(), ceilings.read_bytes_per_s, ceilings.operations_per_s,
+      ceilings.int8_operations_per_s, ceilings.tile_operations_per_s,
+      ceilings.tile_int8_operations_per_s);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const KernelRow& row = rows[i];
     text += fmt::format(

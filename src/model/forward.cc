@@ -89,6 +89,8 @@ Result<Scratch> Scratch::create(const ModelSpec& spec, int max_rows, int max_log
       {&scratch.q_, share.held * max_rows * query_width(shard)},
       {&scratch.k_, share.held * max_rows * kv_width(shard)},
       {&scratch.v_, share.held * max_rows * kv_width(shard)},
+      {&scratch.squares_,
+       spec.attention.qk_norm_over_heads && !whole ? (share.held + 2) * 2 * max_rows : 0},
       {&scratch.mixed_, max_rows * query_width(shard)},
       {&scratch.gate_, std::int64_t{share.held} * max_rows * shard.ffn},
       {&scratch.up_, std::int64_t{share.held} * max_rows * shard.ffn},
@@ -263,6 +265,9 @@ void Forward::attend(const ForwardBatch& batch, int layer) const {
   for (int i = 0; i < run.count; ++i) {
     project_heads(inputs, half, i);
   }
+  if (spec.attention.qk_norm_over_heads && !whole()) {
+    normalise_over_heads(half);
+  }
   cpu::KvLayer kv = setup_.kv[static_cast<std::size_t>(layer)];
   kv.kv_heads = shard().attention.kv_heads;
   for (int i = 0; i < run.count; ++i) {
@@ -301,10 +306,58 @@ void Forward::project_heads(const Inputs& x, const Half& half, int index) const 
                {&weights.value, heads.v, {.bias = bias_of(weights.value_bias)}}});
 }
 
-// Normalises and rotates queries and keys. They feed no matrix product, so they stay f32.
+// Returns the sums of the squares of all queries and of all keys of each row, [2][rows], over the
+// shards of all devices, which are added in the fixed tree.
+std::span<const float> Forward::head_squares(const Half& half) const {
+  const ShardRun& run = run_of(half);
+  const auto squares = [&](int index) {
+    return shard_rows(setup_.scratch->squares_, 2, half.rows, index);
+  };
+  std::vector<cpu::ShownRows> shards;
+  for (int i = 0; i < run.count; ++i) {
+    const HeadRows heads = heads_of(half.rows, i);
+    const std::span<float> sums = squares(i);
+    cpu::sum_squares(*setup_.team, heads.q, sums.first(sums.size() / 2));
+    cpu::sum_squares(*setup_.team, heads.k, sums.last(sums.size() / 2));
+    shards.push_back({run.first + i, 1, sums});
+  }
+  const auto add_up = [&](std::span<const cpu::ShownRows> shown, int index) {
+    const std::span<float> sums = squares(index);
+    std::fill(sums.begin(), sums.end(), 0.0F);
+    cpu::add_partial_sums(*setup_.team, shown, sums);
+    return sums;
+  };
+  if (alone(run)) {
+    return add_up(shards, run.count);
+  }
+  constexpr auto kSquares = cpu::SharedRows::kHeadSquares;
+  cpu::Exchange& exchange = *setup_.exchange;
+  exchange.reuse(kSquares);
+  exchange.show(kSquares, half.layer, add_up(shards, run.count));
+  const std::span<float> all = add_up(exchange.collect(kSquares, half.layer), run.count + 1);
+  exchange.release(kSquares, half.layer);
+  return all;
+}
+
+// Normalises queries and keys of the shards here, if one norm is over the heads of all shards.
+void Forward::normalise_over_heads(const Half& half) const {
+  const std::span<const float> squares = head_squares(half);
+  const ModelSpec& spec = *setup_.spec;
+  for (int i = 0; i < run_of(half).count; ++i) {
+    const LayerWeights& weights = setup_.weights->shard(half.layer, run_of(half).first + i);
+    const HeadRows heads = heads_of(half.rows, i);
+    cpu::rms_norm_part(*setup_.team, squares.first(squares.size() / 2), query_width(spec),
+                       {weights.query_norm, spec.norm_eps}, heads.q);
+    cpu::rms_norm_part(*setup_.team, squares.last(squares.size() / 2), kv_width(spec),
+                       {weights.key_norm, spec.norm_eps}, heads.k);
+  }
+}
+
+// Rotates queries and keys, and normalises each head first if the model does. They feed no matrix
+// product, so they stay f32.
 void Forward::rotate_heads(const ForwardBatch& batch, const LayerWeights& weights, int layer,
                            const HeadRows& heads) const {
-  if (!weights.query_norm.empty()) {
+  if (!weights.query_norm.empty() && (whole() || !setup_.spec->attention.qk_norm_over_heads)) {
     const auto f32 = cpu::Element::kF32;
     cpu::rms_norm(*setup_.team, heads.q, {weights.query_norm, shard().norm_eps}, f32, heads.q);
     cpu::rms_norm(*setup_.team, heads.k, {weights.key_norm, shard().norm_eps}, f32, heads.k);

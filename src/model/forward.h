@@ -46,8 +46,9 @@ class Scratch {
   std::span<float> q_;         // [shard][rows][heads * head_dim], as k_ and v_
   std::span<float> k_;
   std::span<float> v_;
-  std::span<float> mixed_;  // attention output of a shard, [rows][heads * head_dim]
-  std::span<float> gate_;   // [shard][rows][ffn], as up_
+  std::span<float> squares_;  // [shard, and their sums][queries, keys][rows]
+  std::span<float> mixed_;    // attention output of a shard, [rows][heads * head_dim]
+  std::span<float> gate_;     // [shard][rows][ffn], as up_
   std::span<float> up_;
   std::span<float> arranged_;  // the input of a product, as kernels want it
   std::span<float> partial_;   // [level][rows][hidden], sums over shards on their way up the tree
@@ -156,6 +157,8 @@ class Forward {
   };
   HeadRows heads_of(std::int64_t rows, int index) const;
   void project_heads(const Inputs& x, const Half& half, int index) const;
+  std::span<const float> head_squares(const Half& half) const;
+  void normalise_over_heads(const Half& half) const;
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights, int layer,
                     const HeadRows& heads) const;
   std::optional<cpu::Int8Rows> gated(const Inputs& x, const LayerWeights& weights, const Half& half,

@@ -68,6 +68,10 @@ ShardCheckpoint::Cut ShardCheckpoint::columns_of(TensorRole role) const {
       return cut_vocab();
     case TensorRole::kQueryNorm:
     case TensorRole::kKeyNorm:
+      if (model.qk_norm_over_heads) {
+        return columns_of(role == TensorRole::kQueryNorm ? TensorRole::kQueryBias
+                                                         : TensorRole::kKeyBias);
+      }
       return {model.head_dim, 0, model.head_dim, model.head_dim};
     case TensorRole::kAttentionOutputBias:
     case TensorRole::kDownBias:

@@ -12,8 +12,9 @@ namespace protean {
 // Presents one shard of a model (cost/shards.h) as a checkpoint, so that functions that load
 // components load shards. It has its heads' rows of the projections and columns of the attention
 // output, its neurons' rows of gate and up and columns of down, its rows of the embedding matrix
-// and LM head, zeros for padding, and all norms. Shards are added up, so only shard 0 has the
-// biases of the attention output and of down; the others have zeros. Borrows the model.
+// and LM head, zeros for padding, all norms, and its heads' part of a norm over all heads. Shards
+// are added up, so only shard 0 has the biases of the attention output and of down; the others have
+// zeros. Borrows the model.
 class ShardCheckpoint final : public Checkpoint {
  public:
   ShardCheckpoint(const Checkpoint& model, int shard, int shards);

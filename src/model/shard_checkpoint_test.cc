@@ -71,23 +71,31 @@ double sum_of(const std::vector<float>& values) {
   return sum;
 }
 
+void expect_together(const Checkpoint& model, TensorRole role) {
+  const double whole = sum_of(all_of(model, role));
+  double together = 0;
+  for (int shard = 0; shard < 4; ++shard) {
+    together += sum_of(all_of(ShardCheckpoint(model, shard, 4), role));
+  }
+  EXPECT_NEAR(together, whole, 1e-6 * whole) << static_cast<int>(role);
+}
+
 TEST(ShardCheckpoint, ShardsTogetherAreTheLayer) {
   const SyntheticCheckpoint model(divisible_spec());
   for (const TensorRole role :
        {TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue, TensorRole::kAttentionOutput,
         TensorRole::kGate, TensorRole::kUp, TensorRole::kDown, TensorRole::kQueryBias,
         TensorRole::kKeyBias, TensorRole::kValueBias, TensorRole::kAttentionOutputBias}) {
-    const double whole = sum_of(all_of(model, role));
-    double together = 0;
-    for (int shard = 0; shard < 4; ++shard) {
-      together += sum_of(all_of(ShardCheckpoint(model, shard, 4), role));
-    }
-    EXPECT_NEAR(together, whole, 1e-6 * whole) << static_cast<int>(role);
+    expect_together(model, role);
   }
   for (const TensorRole role : {TensorRole::kAttentionNorm, TensorRole::kMlpNorm,
                                 TensorRole::kQueryNorm, TensorRole::kKeyNorm}) {
     EXPECT_EQ(all_of(ShardCheckpoint(model, 3, 4), role), all_of(model, role));
   }
+  ModelSpec normed_together = divisible_spec();
+  normed_together.attention.qk_norm_over_heads = true;
+  expect_together(SyntheticCheckpoint(normed_together), TensorRole::kQueryNorm);
+  expect_together(SyntheticCheckpoint(normed_together), TensorRole::kKeyNorm);
 }
 
 TEST(ShardCheckpoint, CutsRowsOfWhatIsReadAndColumnsOfWhatIsWritten) {

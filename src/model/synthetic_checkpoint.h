@@ -31,15 +31,19 @@ class SyntheticCheckpoint : public Checkpoint {
   std::int64_t row_length(TensorRole role) const {
     const AttentionSpec& attention = spec_.attention;
     switch (role) {
+      case TensorRole::kQueryNorm:
+      case TensorRole::kKeyNorm:
+        if (!attention.qk_norm_over_heads) {
+          return attention.head_dim;
+        }
+        return row_length(role == TensorRole::kQueryNorm ? TensorRole::kQueryBias
+                                                         : TensorRole::kKeyBias);
       case TensorRole::kAttentionOutput:
       case TensorRole::kQueryBias:
         return std::int64_t{attention.heads} * attention.head_dim;
       case TensorRole::kKeyBias:
       case TensorRole::kValueBias:
         return std::int64_t{attention.kv_heads} * attention.head_dim;
-      case TensorRole::kQueryNorm:
-      case TensorRole::kKeyNorm:
-        return attention.head_dim;
       case TensorRole::kDown:
       case TensorRole::kGateBias:
       case TensorRole::kUpBias:

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -33,6 +35,9 @@ class Executor {
   // Returns true if one of its devices computes or copies now, rather than waiting for devices of
   // other executors: if nothing has ended for long, it is the one that hangs.
   virtual bool holds_up() const { return true; }
+  // Returns a number that grows with each piece of work of the morph steps that its own devices
+  // prepare; nothing if they prepare none. If it stays the same for long, one of them hangs.
+  virtual std::optional<std::uint64_t> pieces_prepared() const { return std::nullopt; }
   // Its devices have failed. No device of another executor waits for them or reads what they hold,
   // they do nothing more, and no StepDone of them follows. A group goes on with what the others
   // hold: steps that it has started bring nothing; morph steps succeed without an answer of theirs.

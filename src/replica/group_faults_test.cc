@@ -137,7 +137,7 @@ TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
     EXPECT_EQ(status->groups.size(), 2U);
     ASSERT_FALSE(testing::Test::HasFailure());
   }
-  EXPECT_EQ(stages.size(), 2U) << "joint steps, and waits for the end of steps";
+  EXPECT_EQ(stages.size(), 3U) << "joint steps, and waits for forms and for the end of steps";
 }
 
 TEST_F(GroupFaults, ADeviceThatCannotMapMemoryAtAnyPointTurnsTheChangeBack) {

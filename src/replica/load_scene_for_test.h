@@ -46,10 +46,12 @@ class HangingOnce : public TokenConstraint {
   explicit HangingOnce(bool hangs) : hangs_(hangs) {}
   void allowed_after(std::span<const TokenId>, TokenMask mask) override {
     if (hangs_.exchange(false)) {
+      entered.release();
       goes_on.acquire();
     }
     std::fill(mask.begin(), mask.end(), ~std::uint64_t{0});
   }
+  std::binary_semaphore entered{0};
   std::binary_semaphore goes_on{0};
 
  private:

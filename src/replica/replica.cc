@@ -164,11 +164,12 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
   return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
 }
 
-// Loads the model for one replica, whose events go into the inbox. Each replica has as many devices
-// of the sizing as its form.
+// Loads the model for one replica, whose events go through the gate. Each replica has as many
+// devices of the sizing as its form.
 Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
                                                  const std::shared_ptr<Fabric>& fabric,
-                                                 const Checkpoint& checkpoint, Inbox& inbox) {
+                                                 const Checkpoint& checkpoint,
+                                                 const std::shared_ptr<EventGate>& gate) {
   const Sizing& sizing = options.sizing;
   WorkerOptions worker{.form = sizing.form,
                        .devices = {},
@@ -193,8 +194,8 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
       break;
     }
   }
-  const auto tell = [&inbox, replica](auto what) {
-    inbox.push({steady_now_ns(), std::move(what), replica});
+  const auto tell = [gate, replica](auto what) {
+    gate->push({steady_now_ns(), std::move(what), replica});
   };
   worker.devices_failed = [tell](std::string why) { tell(DevicesFailed{std::move(why)}); };
   return CpuWorker::create(worker, checkpoint, progress_bar("loading"),
@@ -205,12 +206,51 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
 
 }  // namespace
 
+void EventGate::push(Event event) {
+  const std::lock_guard lock(mutex_);
+  if (inbox_ != nullptr) {
+    inbox_->push(std::move(event));
+  }
+}
+
+void EventGate::close() {
+  const std::lock_guard lock(mutex_);
+  inbox_ = nullptr;
+}
+
 Workers::~Workers() {
   for (const auto& worker : workers_) {
     worker->close();
   }
+  give_up_what_hangs();
+  bool stopped = true;
   for (const auto& worker : workers_) {
-    worker->stop();
+    stopped = worker->stop() && stopped;
+  }
+  gate_->close();
+  for (auto& worker : workers_) {
+    if (!stopped) {
+      (void)worker.release();  // threads of a device that hangs may use any of them
+    }
+  }
+}
+
+// Gives up those for which the others wait.
+void Workers::give_up_what_hangs() {
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(device_timeout_ns_);
+  std::vector<CpuWorker*> late;
+  for (const auto& worker : workers_) {
+    if (device_timeout_ns_ != 0 && !worker->ends_by(until)) {
+      late.push_back(worker.get());
+    }
+  }
+  const bool known =
+      std::any_of(late.begin(), late.end(), [](auto* one) { return one->holds_up(); });
+  for (CpuWorker* const worker : late) {
+    if (!known || worker->holds_up()) {
+      worker->give_up();
+    }
   }
 }
 
@@ -222,17 +262,17 @@ void Workers::join(const std::vector<ReplicaId>& replicas) {
   at(replicas.front()).join(others);
 }
 
-std::vector<Member> Workers::members(const EngineConfig& engine, TimeNs device_timeout_ns) const {
+std::vector<Member> Workers::members(const EngineConfig& engine) const {
   std::vector<Member> all;
   for (const auto& worker : workers_) {
-    all.push_back({engine, worker.get(), device_timeout_ns});
+    all.push_back({engine, worker.get(), device_timeout_ns_});
   }
   return all;
 }
 
 void Workers::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) {
-  at(to).copy_blocks(at(from), blocks, [this, id, to] {
-    inbox_.push({steady_now_ns(), BlocksCopied{id}, to});
+  at(to).copy_blocks(at(from), blocks, [gate = gate_, id, to] {
+    gate->push({steady_now_ns(), BlocksCopied{id}, to});
   });
 }
 
@@ -240,15 +280,16 @@ namespace {
 
 // Returns the work of packing variants, which is null if no policy has layers swapped. Must be
 // called before the weights are loaded, which then does not put them into the cache on the way.
-BackgroundTask pack_in_background(const ReplicaOptions& options, Inbox& inbox) {
+BackgroundTask pack_in_background(const ReplicaOptions& options,
+                                  const std::shared_ptr<EventGate>& gate) {
   if (!options.morph || options.morph->mode == MorphMode::kOff) {
     return nullptr;
   }
   const FormBounds& bounds = options.morph->bounds;
   return prepare_variants(
-      {options.variants, order_of(bounds), bounds.ladder}, [&inbox](Packing packing) {
+      {options.variants, order_of(bounds), bounds.ladder}, [gate](Packing packing) {
         VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
-        inbox.push({steady_now_ns(), std::move(packed), {}});
+        gate->push({steady_now_ns(), std::move(packed), {}});
       });
 }
 
@@ -261,10 +302,11 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   if (!fabric.ok()) {
     return fabric.error();
   }
-  BackgroundTask packing = pack_in_background(options, inbox);
-  auto workers = std::make_unique<Workers>(inbox);
+  const auto gate = std::make_shared<EventGate>(inbox);
+  BackgroundTask packing = pack_in_background(options, gate);
+  auto workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
-    auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, inbox);
+    auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, gate);
     if (!worker.ok()) {
       return worker.error();
     }
@@ -292,9 +334,8 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(options.router,
-             workers_->members(engine_config(options, spec), options.device_timeout_ns), sink,
-             workers_.get(), groups_of(options, spec, *workers_)) {
+      fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
+             groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -62,17 +63,33 @@ FingerprintOptions fingerprint_options(const ReplicaOptions& options);
 // Returns a function that reads parts of a model from the store. It returns the store's remark.
 ReadComponent read_from(std::shared_ptr<VariantStore> variants);
 
-// The workers of a fleet, whose events go into the inbox. They can be joined if they have a fabric.
+// Leads from the threads of devices to an inbox until it is closed. A device that hangs may wake up
+// when the inbox is gone, or belongs to another fleet.
+class EventGate {
+ public:
+  explicit EventGate(Inbox& inbox) : inbox_(&inbox) {}
+  void push(Event event);
+  void close();
+
+ private:
+  std::mutex mutex_;
+  Inbox* inbox_;  // null once it is closed
+};
+
+// The workers of a fleet, whose events go through the gate. They can be joined if they have a
+// fabric.
 class Workers final : public KvExchange, public DeviceGroups {
  public:
-  explicit Workers(Inbox& inbox) : inbox_(inbox) {}
-  // Stops all workers before the first one is destroyed: copies read others' memory.
+  Workers(std::shared_ptr<EventGate> gate, TimeNs device_timeout_ns)
+      : gate_(std::move(gate)), device_timeout_ns_(device_timeout_ns) {}
+  // Stops all workers before the first one is destroyed: copies read others' memory. If a device
+  // was given up and still hangs, all are left behind with their memory. Devices that do not finish
+  // within the timeout, which is without end if it is 0, are given up. Closes the gate.
   ~Workers() override;
 
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
   void in_background(BackgroundTask work) { workers_.front()->in_background(std::move(work)); }
-  std::vector<Member> members(const EngineConfig& engine,
-                              TimeNs device_timeout_ns) const;  // one for each worker
+  std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 
   void join(const std::vector<ReplicaId>& replicas) override;
@@ -89,7 +106,10 @@ class Workers final : public KvExchange, public DeviceGroups {
  private:
   CpuWorker& at(ReplicaId replica) { return *workers_.at(static_cast<std::size_t>(replica.value)); }
 
-  Inbox& inbox_;
+  void give_up_what_hangs();
+
+  const std::shared_ptr<EventGate> gate_;
+  const TimeNs device_timeout_ns_;
   std::vector<std::unique_ptr<CpuWorker>> workers_;
 };
 

@@ -87,6 +87,17 @@ TEST_F(ReplicasTest, RequestsOfAReplicaThatHangsGoOnInTheOther) {
   EXPECT_EQ(status->failed.front().why, "has not answered for 5 s");
 }
 
+// The first device hangs to the end of the process, and the second one waits for it.
+TEST_F(ReplicasTest, AModelIsUnloadedThoughADeviceHangs) {
+  const auto hangs = std::make_shared<HangingOnce>(true);
+  constraint = hangs;
+  ReplicaOptions options = options_for({.tensor = 2});
+  options.device_timeout_ns = kNsPerS;
+  FleetLoad load(options, *this);
+  load.inbox.push({steady_now_ns(), Arrival{request(3)}});
+  hangs->entered.acquire();
+}
+
 // With two stages, several steps are in flight.
 TEST_F(ReplicasTest, RequestsMoveBetweenGroupsOfDevices) {
   for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}}) {

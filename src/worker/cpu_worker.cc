@@ -168,32 +168,43 @@ Status CpuWorker::add_devices(const WorkerOptions& options, const Checkpoint& ch
 }
 
 CpuWorker::~CpuWorker() {
-  stop();
+  check(stop(), "a worker with a device that hangs is not destroyed");
 }
 
 void CpuWorker::close() {
   for (const auto& device : devices_) {
-    if (device != nullptr) {
-      device->close();
-    }
+    device->close();
   }
 }
 
-void CpuWorker::stop() {
+bool CpuWorker::stop() {
   close();
   // Their threads answer to this worker, which asks all devices, until the last one has ended.
-  for (auto& device : devices_) {
-    if (device != nullptr && !device->finish()) {
-      // Its thread may wake up at any time and use all of this.
-      (void)device.release();
-      (void)new std::shared_ptr<Fabric>(fabric_);
-    }
+  bool stopped = true;
+  for (const auto& device : devices_) {
+    stopped = device->finish() && stopped;
   }
+  return stopped;
+}
+
+bool CpuWorker::ends_by(std::chrono::steady_clock::time_point until) {
+  return std::all_of(devices_.begin(), devices_.end(),
+                     [&](const auto& device) { return device->ends_by(until); });
 }
 
 bool CpuWorker::holds_up() const {
   return std::any_of(devices_.begin(), devices_.end(),
                      [](const auto& device) { return device->holds_up(); });
+}
+
+std::optional<std::uint64_t> CpuWorker::pieces_prepared() const {
+  std::optional<std::uint64_t> sum;
+  for (const auto& device : devices_) {
+    if (const auto pieces = device->pieces_prepared()) {
+      sum = sum.value_or(0) + *pieces;
+    }
+  }
+  return sum;
 }
 
 void CpuWorker::give_up() {
@@ -261,13 +272,11 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
     }
   }
   wanted.peer = [peers, which = wanted.component,
-                 shards = form.shards](int shard) -> const std::byte* {
+                 shards = form.shards](int shard) -> std::shared_ptr<const std::byte> {
     const auto found = peers->find(shard);
-    return found == peers->end()
-               ? nullptr
-               : found->second->rank()
-                     .find_shard({which.layer, which.component, which.to, shard, shards})
-                     .data();
+    return found == peers->end() ? nullptr
+                                 : found->second->rank().find_shard(
+                                       {which.layer, which.component, which.to, shard, shards});
   };
   wanted.peer_is_sound = [peers](int shard) { return peers->at(shard)->sound(); };
   if (component == Component::kAttention && !run.empty()) {

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -44,10 +46,14 @@ class CpuWorker : public Executor {
                                                    MorphHandlers morph_handlers = {});
 
   // Finishes and reports the steps, commits and copies already started, and stops. Morph steps in
-  // preparation are abandoned. Workers that may be joined are first all closed, then stopped. A
-  // device that was given up and still hangs is left behind with its memory.
+  // preparation are abandoned. Workers that may be joined are first all closed, then stopped.
+  // stop() returns false if a device that was given up still hangs: then no worker that was joined
+  // with this one may be destroyed, because the device's threads may wake up at any time and use
+  // them.
   void close();
-  void stop();
+  [[nodiscard]] bool stop();
+  // Waits for its devices after close(). Returns false if one has steps left by then.
+  [[nodiscard]] bool ends_by(std::chrono::steady_clock::time_point until);
   ~CpuWorker() override;
   CpuWorker(const CpuWorker&) = delete;
   CpuWorker& operator=(const CpuWorker&) = delete;
@@ -58,6 +64,7 @@ class CpuWorker : public Executor {
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
   bool holds_up() const override;
+  std::optional<std::uint64_t> pieces_prepared() const override;
   void give_up() override;
 
   // Copies KV blocks of a worker with an equal group into this one's, after the steps started so

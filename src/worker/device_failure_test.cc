@@ -286,5 +286,69 @@ TEST(DeviceFailure, AGroupWhoseDevicesHaveAllFailedParts) {
   }
 }
 
+// A device hangs while it prepares, and no step runs. Its number of pieces stays as it is, where a
+// device that works on comes to an end.
+TEST(DeviceFailure, ADeviceThatHangsWhileItPreparesCountsNoPieces) {
+  const std::vector<float> right = FailingScene().drawn_by(0);
+  const std::vector<HoldShards> steps = drops(false);
+  const int victim = 1;
+  const auto busy = std::make_shared<Hanging>();
+  FailingScene failing;
+  const LetGo at_end{{busy}};
+  failing.join(steps, steps.size());
+  EXPECT_FALSE(failing.scene.worker(victim).pieces_prepared());
+  failing.occupy_background(victim, busy);
+  EXPECT_FALSE(failing.scene.worker(victim).pieces_prepared()) << "it prepares no morph step";
+  const ShardRun all{0, kJoinShards};
+  const MorphId id{++failing.last_id};
+  failing.leader().prepare(id,
+                           {HoldShards{steps.back().layer, steps.back().component, {all, all}}});
+  while (failing.scene.worker(1 - victim).pieces_prepared()) {
+    std::this_thread::yield();
+  }
+  const auto pieces = failing.scene.worker(victim).pieces_prepared();
+  ASSERT_TRUE(pieces);
+  EXPECT_FALSE(failing.scene.ears[0]->heard_of(id.value));
+  EXPECT_EQ(failing.scene.worker(victim).pieces_prepared(), pieces);
+  failing.scene.worker(victim).give_up();
+  ASSERT_FALSE(failing.scene.ears[0]->ready(id.value).failure);
+  failing.leader().keep({{}, {}});
+  failing.leader().commit(id);
+  failing.scene.ears[0]->done(id.value);
+  failing.part(steps, steps.size() - 1);
+  EXPECT_EQ(failing.drawn_by(1 - victim), right);
+  failing.scene.worker(0).close();
+  failing.scene.worker(1).close();
+  EXPECT_FALSE(failing.scene.worker(victim).stop());
+}
+
+// A device hangs in a step and in a fetch when its replica is stopped; it wakes up later.
+TEST(DeviceFailure, AWorkerIsNotStoppedWhileItsDeviceHangs) {
+  const std::vector<HoldShards> steps = drops(true);
+  FailingScene failing;
+  const auto constraint = std::make_shared<Hanging>();
+  const auto busy = std::make_shared<Hanging>();
+  failing.leader().join({&failing.scene.worker(1)});
+  for (const HoldShards& step : steps) {
+    failing.drop(step);
+  }
+  const int victim = failing.hang(constraint, 2, 0);
+  failing.occupy_background(victim, busy);
+  const ShardRun all{0, kJoinShards};
+  const MorphId id{++failing.last_id};
+  failing.leader().prepare(id, HoldShards{0, Component::kMlp, {all, all}});
+  failing.scene.worker(victim).give_up();
+  ASSERT_FALSE(failing.scene.ears[0]->ready(id.value).failure);
+  failing.scene.worker(0).close();
+  failing.scene.worker(1).close();
+  EXPECT_FALSE(failing.scene.worker(victim).stop());
+  EXPECT_TRUE(failing.scene.worker(1 - victim).stop());
+  busy->goes_on.release();  // the fetch reads what the other device holds, which is still there
+  constraint->goes_on.release();
+  while (!failing.scene.worker(victim).stop()) {
+    std::this_thread::yield();
+  }
+}
+
 }  // namespace
 }  // namespace protean

@@ -11,6 +11,8 @@
 namespace protean {
 namespace {
 
+constexpr std::chrono::seconds kToWakeUp(1);  // for a device that was given up
+
 // Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
 // and no swap waits for the kernel to provide pages.
 Status back_all(cpu::PagePool& pool) {
@@ -94,10 +96,18 @@ bool changes_homes(const DeviceEntry& entry) {
 
 }  // namespace
 
-DeviceWorker::Handlers DeviceWorker::counting_commits(Handlers handlers) {
+// Counts commits that end, and reports nothing of a device that was given up.
+DeviceWorker::Handlers DeviceWorker::watched(Handlers handlers) {
+  handlers.morph.ready = [this, ready = std::move(handlers.morph.ready)](MorphReady what) {
+    if (!given_up_) {
+      ready(std::move(what));
+    }
+  };
   handlers.morph.done = [this, done = std::move(handlers.morph.done)](MorphDone what) {
     --unfinished_;
-    done(what);
+    if (!given_up_) {
+      done(what);
+    }
   };
   return handlers;
 }
@@ -105,7 +115,7 @@ DeviceWorker::Handlers DeviceWorker::counting_commits(Handlers handlers) {
 DeviceWorker::DeviceWorker(Built built, Handlers handlers)
     : pages_(std::move(built.pages)),
       rank_(std::move(built.rank)),
-      handlers_(counting_commits(std::move(handlers))),
+      handlers_(watched(std::move(handlers))),
       memory_(rank_->memory()),
       place_(built.place),
       background_(std::min(
@@ -125,23 +135,29 @@ DeviceWorker::~DeviceWorker() {
   check(finish(), "a device that hangs is not destroyed");
 }
 
-bool DeviceWorker::finish() {
-  constexpr std::chrono::seconds kToWakeUp(1);
-  entries_.close();
-  if (thread_.joinable()) {
-    for (bool ended = false; !ended;) {
-      if (place_.fabric != nullptr && (given_up_ || has_lost_memory())) {
-        place_.fabric->progress().let_go(place_.on_fabric);
-      }
-      ended = thread_ends_.try_acquire_for(kToWakeUp);
-      if (!ended && given_up_) {
-        thread_.detach();
-        return false;
-      }
-    }
-    thread_.join();
+bool DeviceWorker::ends_by(std::chrono::steady_clock::time_point until) {
+  const auto soon = std::chrono::steady_clock::now() + kToWakeUp;
+  if (!thread_.joinable()) {
+    return background_.ends_by(given_up_ ? std::min(soon, until) : until);
   }
-  background_.stop();
+  if (place_.fabric != nullptr && (given_up_ || has_lost_memory())) {
+    place_.fabric->progress().let_go(place_.on_fabric);
+  }
+  if (!thread_ends_.try_acquire_until(given_up_ ? std::min(soon, until) : until)) {
+    return false;
+  }
+  thread_.join();
+  return background_.ends_by(given_up_ ? std::min(soon, until) : until);
+}
+
+bool DeviceWorker::finish() {
+  entries_.close();
+  while (!ends_by(std::chrono::steady_clock::now() + kToWakeUp)) {
+    if (given_up_) {
+      background_.begin_stop();
+      return false;
+    }
+  }
   return true;
 }
 
@@ -181,9 +197,9 @@ bool DeviceWorker::sound() {
   if (!has_lost_memory()) {
     return true;
   }
-  if (!told_loss_.exchange(true)) {
-    handlers_.failed("has lost memory: an access to its pages failed");
-  }
+  // Another thread that finds the same waits here, so that nothing is told before the loss is.
+  std::call_once(tells_loss_,
+                 [this] { handlers_.failed("has lost memory: an access to its pages failed"); });
   return false;
 }
 
@@ -192,8 +208,13 @@ bool DeviceWorker::holds_up() const {
   return unfinished_ > 0 && !waits;
 }
 
+std::optional<std::uint64_t> DeviceWorker::pieces_prepared() {
+  return swapper_.prepares() || resizer_.prepares() ? background_.pieces() : std::nullopt;
+}
+
 void DeviceWorker::give_up() {
   given_up_ = true;
+  swapper_.give_up();
   if (place_.fabric != nullptr) {
     place_.fabric->progress().fail(place_.on_fabric);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -85,9 +86,12 @@ class DeviceWorker {
   // Stops taking entries after those that it was given. A group closes all its devices before it
   // finishes one, because they wait for each other.
   void close() { entries_.close(); }
+  // Waits until all entries and background work are done, after close(). Returns false if they are
+  // not by then, or a second after now if the device is given up.
+  [[nodiscard]] bool ends_by(std::chrono::steady_clock::time_point until);
   // Waits until all entries are run and all handlers have returned. Returns false if the device is
-  // given up and still hangs after a second: then its thread goes on, and it must never be
-  // destroyed.
+  // given up and still hangs after a second: then its threads go on, and neither it nor a device
+  // that it reads from may be destroyed before another call has returned true.
   [[nodiscard]] bool finish();
 
   // Executor's prepare() and abort(), for a device that the step concerns.
@@ -100,12 +104,14 @@ class DeviceWorker {
   // Returns true while it has an entry to run, or a commit to report, and does not wait for another
   // device.
   bool holds_up() const;
-  // The device has failed: it reports nothing more, and runs no entry after the one that it may
-  // hang in.
+  // See Executor::pieces_prepared().
+  std::optional<std::uint64_t> pieces_prepared();
+  // The device has failed: it reports nothing more, runs no entry after the one that it may hang
+  // in, and copies nothing after the piece that it may hang in.
   void give_up();
   bool given_up() const { return given_up_; }
-  // Returns false once memory of the device is lost, and then reports it if nothing has. What was
-  // read from the device before may be wrong if this returns false afterwards. Any thread may call.
+  // Returns false once memory of the device is lost, after that was reported. What was read from
+  // the device before may be wrong if this returns false afterwards. Any thread may call.
   bool sound();
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
@@ -130,7 +136,7 @@ class DeviceWorker {
                                   RankPlace place);
   DeviceWorker(Built built, Handlers handlers);
 
-  Handlers counting_commits(Handlers handlers);
+  Handlers watched(Handlers handlers);
   bool has_lost_memory() const { return pages_.pool != nullptr && pages_.pool->lost_memory(); }
   void run_entries();
   void settle_background();
@@ -147,7 +153,7 @@ class DeviceWorker {
   const WorkerMemory memory_;
   const RankPlace place_;
   std::atomic<bool> given_up_ = false;
-  std::atomic<bool> told_loss_ = false;
+  std::once_flag tells_loss_;
   std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported
   std::binary_semaphore thread_ends_{0};
   // Changes of homes among the entries, and resizes that wait for them.

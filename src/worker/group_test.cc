@@ -33,9 +33,12 @@ ModelSpec group_spec(bool everything, bool tied) {
   spec.max_context = 256;
   spec.tied_embeddings = tied;
   spec.attention = {.heads = 8, .kv_heads = 4, .head_dim = 16};
+  spec.attention.qk_norm = true;
   if (everything) {
-    spec.attention.qkv_bias = spec.attention.output_bias = spec.attention.qk_norm = true;
+    spec.attention.qkv_bias = spec.attention.output_bias = true;
     spec.attention.sliding_window = 20;
+  } else {
+    spec.attention.qk_norm_over_heads = true;
   }
   return spec;
 }
@@ -250,7 +253,7 @@ INSTANTIATE_TEST_SUITE_P(Precisions, Groups,
                                           testing::Bool()),
                          [](const auto& info) {
                            return std::string(to_string(std::get<0>(info.param))) +
-                                  (std::get<1>(info.param) ? "_all" : "_plain");
+                                  (std::get<1>(info.param) ? "_all" : "_norm_over_heads");
                          });
 
 // The steps of a morph, one before each step of the traffic.

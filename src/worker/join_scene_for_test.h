@@ -40,7 +40,8 @@ inline ModelSpec join_spec() {
   spec.ffn = 104;
   spec.vocab = 171;
   spec.max_context = 256;
-  spec.attention = {.heads = 8, .kv_heads = 4, .head_dim = 16, .qk_norm = true};
+  spec.attention = {
+      .heads = 8, .kv_heads = 4, .head_dim = 16, .qk_norm = true, .qk_norm_over_heads = true};
   return spec;
 }
 
@@ -139,7 +140,8 @@ class JoinScene {
       worker->close();
     }
     for (const auto& worker : workers_) {
-      worker->stop();
+      while (!worker->stop()) {  // a device that hung may still wake up
+      }
     }
   }
 

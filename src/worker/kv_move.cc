@@ -141,7 +141,7 @@ void swap_with(const KvMove& move, const KvMove::Swap& swap, const KvMoveScene& 
   const KvStore& there = *scene.stores[static_cast<std::size_t>(swap.partner)];
   team.run((count + kBlocksAtOnce - 1) / kBlocksAtOnce, [&](std::int64_t task, int) {
     const std::int64_t end = std::min(count, (task + 1) * kBlocksAtOnce);
-    for (std::int64_t i = task * kBlocksAtOnce; i < end; ++i) {
+    for (std::int64_t i = task * kBlocksAtOnce; i < end && !scene.has_failed(); ++i) {
       const BlockId slot = slots[static_cast<std::size_t>(2 * i + first)];
       PieceSwap{.mine = here.address(scene.layer, slot, scene.slot_bytes) + swap.mine * piece,
                 .its = there.address(scene.layer, slot, scene.slot_bytes) + swap.its * piece,

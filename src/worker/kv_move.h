@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -49,9 +50,12 @@ struct KvMoveScene {
   std::span<const std::vector<BlockId>> live;  // by home, in order
   std::int64_t slot_bytes = 0;                 // of a block here while each home has a copy
   int device = 0;                              // this one
+  // Returns true once this device has failed: the others do without it and may use their slots.
+  std::function<bool()> has_failed;
 };
 
-// Does this device's share: half of what it swaps with each partner, which does the other half.
+// Does this device's share: half of what it swaps with each partner, which does the other half. A
+// device that has failed begins no further piece.
 void move_kv(const KvMove& move, const KvMoveScene& scene, cpu::Team& team);
 
 }  // namespace protean

@@ -1,5 +1,6 @@
 #include "worker/kv_resizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -29,6 +30,12 @@ std::shared_ptr<KvResizer::Resize> KvResizer::forget(MorphId id) {
   std::shared_ptr<Resize> resize = std::move(found->second);
   resizes_.erase(found);
   return resize;
+}
+
+bool KvResizer::prepares() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(resizes_.begin(), resizes_.end(),
+                     [](const auto& one) { return !one.second->ready; });
 }
 
 Status KvResizer::grow(const Resize& resize) {

@@ -31,6 +31,8 @@ class KvResizer {
   // Executor's prepare() and abort(), on any thread. No plan may use blocks of an aborted resize.
   void prepare(MorphId id, const ResizeKv& resize);
   void abort(MorphId id);
+  // Returns true while a resize is not ready.
+  bool prepares();
 
   // Commits a resize, on the thread that runs steps. Returns false if there is none with this id.
   bool commit(MorphId id);

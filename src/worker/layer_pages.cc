@@ -38,7 +38,7 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
       return remark.error();
     }
     filled.remark = filled.remark.empty() ? std::move(*remark) : std::move(filled.remark);
-    filled.shards.push_back(std::move(*range));
+    filled.shards.push_back(std::make_shared<cpu::PageRange>(std::move(*range)));
   }
   return filled;
 }
@@ -72,7 +72,7 @@ void LayerPages::swap(ModelWeights& weights, const SwapComponent& component, Sha
   const ShardRun& run = weights.holding.of(component.layer, component.component);
   check(std::ssize(memory) == run.count, "every shard here has memory");
   for (int i = 0; i < run.count; ++i) {
-    bind(weights, component, run.first + i, memory[static_cast<std::size_t>(i)].data());
+    bind(weights, component, run.first + i, memory[static_cast<std::size_t>(i)]->data());
   }
   std::swap(of(component.layer, component.component), memory);
 }
@@ -91,36 +91,35 @@ void LayerPages::hold(ModelWeights& weights, const SwapComponent& component, con
       next.push_back(std::move(mine[static_cast<std::size_t>(shard - held.first)]));
       continue;
     }
-    bind(weights, component, shard, fetched->data());
+    bind(weights, component, shard, (*fetched)->data());
     next.push_back(std::move(*fetched++));
   }
   memory = std::move(mine);  // what stays is moved out
-  std::erase_if(memory, [](const cpu::PageRange& range) { return range.data() == nullptr; });
+  std::erase(memory, nullptr);
   mine = std::move(next);
   held = run;
 }
 
-std::span<const std::byte> LayerPages::find_shard(const ModelWeights& weights,
-                                                  const ComponentVariant& which) const {
+std::shared_ptr<const std::byte> LayerPages::find_shard(const ModelWeights& weights,
+                                                        const ComponentVariant& which) const {
   const std::lock_guard lock(*changing_);
   const ShardRun& held = weights.holding.of(which.layer, which.component);
   if (!held.has(which.shard)) {
-    return {};
+    return nullptr;
   }
   const ShardMemory& memory = which.component == Component::kEmbeddings
                                   ? embeddings_
                                   : halves_.at(static_cast<std::size_t>(
                                         which.layer))[static_cast<std::size_t>(which.component)];
-  return {memory[static_cast<std::size_t>(which.shard - held.first)].data(),
-          static_cast<std::size_t>(
-              component_size(weights.shard_spec, which.component, which.precision))};
+  const auto& range = memory[static_cast<std::size_t>(which.shard - held.first)];
+  return {range, range->data()};
 }
 
 std::int64_t LayerPages::bytes() const {
   std::int64_t bytes = 0;
   const auto add = [&](const ShardMemory& memory) {
-    for (const cpu::PageRange& range : memory) {
-      bytes += range.bytes();
+    for (const auto& range : memory) {
+      bytes += range->bytes();
     }
   };
   add(embeddings_);

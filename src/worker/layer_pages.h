@@ -26,8 +26,9 @@ using ReadComponent = std::function<Result<std::string>(
     const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace)>;
 
 // The memory of the shards of a component, in their order: each has pages of its own, so that a
-// device can give up some of them.
-using ShardMemory = std::vector<cpu::PageRange>;
+// device can give up some of them. Pages return to the pool once no copy of another device reads
+// them any more.
+using ShardMemory = std::vector<std::shared_ptr<cpu::PageRange>>;
 
 struct FilledPages {
   ShardMemory shards;
@@ -65,10 +66,11 @@ class LayerPages {
   void hold(ModelWeights& weights, const SwapComponent& component, const ShardRun& run,
             ShardMemory& memory);
 
-  // Returns the memory of a shard; nothing if it is not here. Called on any thread: a device that
-  // fetches may ask before this one has come to an earlier change of the component.
-  std::span<const std::byte> find_shard(const ModelWeights& weights,
-                                        const ComponentVariant& which) const;
+  // Returns the memory of a shard, which stays as it is while the result lives; null if the shard
+  // is not here. Called on any thread: a device that fetches may ask before this one has come to an
+  // earlier change of the component, and may still read when this one comes to a later one.
+  std::shared_ptr<const std::byte> find_shard(const ModelWeights& weights,
+                                              const ComponentVariant& which) const;
 
   std::int64_t bytes() const;
 

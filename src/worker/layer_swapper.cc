@@ -43,9 +43,10 @@ Result<FilledPages> LayerSwapper::fill_pages_of(const Swap& swap) {
   };
   const ReadComponent read = [&](const ComponentVariant& which, std::span<std::byte> memory,
                                  const Pace& pace) -> Result<std::string> {
-    const std::byte* const peer = wanted.peer ? wanted.peer(which.shard) : nullptr;
+    // The other device may drop the shard meanwhile; its pages stay until the copy has ended.
+    const auto peer = wanted.peer ? wanted.peer(which.shard) : nullptr;
     if (peer != nullptr) {
-      Result<std::string> copied = copy_paced(peer, memory, pace);
+      Result<std::string> copied = copy_paced(peer.get(), memory, pace);
       return !copied || wanted.peer_is_sound(which.shard)
                  ? copied
                  : make_error(ErrorCode::kUnavailable,
@@ -124,6 +125,19 @@ void LayerSwapper::abort(MorphId id) {
       trim(swap->wanted.kv);
     }
   });
+}
+
+void LayerSwapper::give_up() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, swap] : swaps_) {
+    swap->aborted = true;
+  }
+}
+
+bool LayerSwapper::prepares() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(swaps_.begin(), swaps_.end(),
+                     [](const auto& one) { return !one.second->ready; });
 }
 
 std::optional<LayerSwapper::Filled> LayerSwapper::take(MorphId id) {

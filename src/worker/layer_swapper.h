@@ -30,7 +30,7 @@ struct WantedWeights {
   SwapComponent component;  // which one, and its precision
   std::vector<int> shards;
   // The memory of another device that has a shard, from which it is copied; null: it is read.
-  std::function<const std::byte*(int shard)> peer;
+  std::function<std::shared_ptr<const std::byte>(int shard)> peer;
   std::function<bool(int shard)> peer_is_sound;  // asked after the copy
   struct KvRoom {
     int layer = 0;
@@ -66,6 +66,10 @@ class LayerSwapper {
   // Executor's prepare() and abort(), on any thread.
   void prepare(MorphId id, WantedWeights wanted);
   void abort(MorphId id);
+  // Ends the copies under way: the device has failed, and no answer of it is wanted.
+  void give_up();
+  // Returns true while a step is not ready.
+  bool prepares();
 
   // On the thread that runs steps: take() returns the prepared weights, or nothing if there is no
   // morph step with this id. give_back() then gets the replaced memory, and the layer whose KV

@@ -48,15 +48,36 @@ void PacedThread::post_urgent(Task task) {
   changed_.notify_one();
 }
 
-void PacedThread::stop() {
+void PacedThread::begin_stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_one();
+}
+
+bool PacedThread::ends_by(std::chrono::steady_clock::time_point until) {
+  begin_stop();
+  if (thread_.joinable()) {
+    if (!thread_ends_.try_acquire_until(until)) {
+      return false;
+    }
+    thread_.join();
+  }
+  return true;
+}
+
+void PacedThread::stop() {
+  begin_stop();
   if (thread_.joinable()) {
     thread_.join();
   }
+}
+
+std::optional<std::uint64_t> PacedThread::pieces() const {
+  const std::lock_guard lock(mutex_);
+  return runs_ || !tasks_.empty() || !urgent_.empty() ? std::optional(pieces_.load())
+                                                      : std::nullopt;
 }
 
 void PacedThread::step_begins() {
@@ -73,6 +94,7 @@ bool PacedThread::steps_run() const {
 }
 
 bool PacedThread::may_go_on() {
+  ++pieces_;
   if (!in_urgent_) {
     run_urgent();
   }
@@ -104,6 +126,7 @@ void PacedThread::rest() {
     }
     const std::int64_t begin_ns = nanoseconds(CLOCK_MONOTONIC);
     changed_.wait_for(lock, std::chrono::nanoseconds(std::min(owed_ns_, kLongestSleepNs)));
+    ++pieces_;
     owed_ns_ = std::max<std::int64_t>(0, owed_ns_ - (nanoseconds(CLOCK_MONOTONIC) - begin_ns));
   }
   // Rests cost processor time too; if they cost more than the share, they would never end.
@@ -121,6 +144,7 @@ void PacedThread::run_urgent() {
     urgent_.pop_front();
     lock.unlock();
     task();
+    ++pieces_;
   }
   in_urgent_ = false;
 }
@@ -128,13 +152,17 @@ void PacedThread::run_urgent() {
 // Waits for a task. Returns false if the thread stops and none is left.
 bool PacedThread::run_one() {
   std::unique_lock lock(mutex_);
+  runs_ = false;
   changed_.wait(lock, [this] { return stopping_ || !urgent_.empty() || !tasks_.empty(); });
+  runs_ = true;
+  ++pieces_;
   if (!urgent_.empty()) {
     lock.unlock();
     run_urgent();
     return true;
   }
   if (tasks_.empty()) {
+    runs_ = false;
     return false;
   }
   const Task task = std::move(tasks_.front());
@@ -147,6 +175,7 @@ bool PacedThread::run_one() {
 void PacedThread::run() {
   while (run_one()) {
   }
+  thread_ends_.release();
 }
 
 }  // namespace protean

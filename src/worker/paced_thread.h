@@ -1,11 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
+#include <semaphore>
 #include <thread>
 
 namespace protean {
@@ -28,9 +31,16 @@ class PacedThread {
   void post(Task task);
   void post_urgent(Task task);
 
-  // Ends rests and makes may_go_on() return false. Returns when all tasks have run; no task may be
-  // posted afterwards.
+  // Ends rests and makes may_go_on() return false.
+  void begin_stop();
+  // The same, and waits until all tasks have run. Returns false if they have not by then. No task
+  // may be posted after begin_stop().
+  [[nodiscard]] bool ends_by(std::chrono::steady_clock::time_point until);
   void stop();
+
+  // Returns a number that grows with each piece of work; nothing while there is no task. Any thread
+  // may call.
+  std::optional<std::uint64_t> pieces() const;
 
   // Must be called around each step, on the thread that runs steps.
   void step_begins();
@@ -52,10 +62,13 @@ class PacedThread {
   std::atomic<bool> in_step_{false};
   std::atomic<std::int64_t> last_step_ns_;  // when the last step ended
   std::atomic<bool> stopping_{false};
-  std::mutex mutex_;
+  std::atomic<std::uint64_t> pieces_{0};
+  std::binary_semaphore thread_ends_{0};
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   std::deque<Task> urgent_;
+  bool runs_ = false;           // a task, guarded by the mutex
   bool in_urgent_ = false;      // used by the thread only, as is what follows
   std::int64_t worked_ns_ = 0;  // processor time that rests account for
   std::int64_t owed_ns_ = 0;    // rest still to take

@@ -5,7 +5,9 @@
 #include <chrono>
 #include <ctime>
 #include <future>
+#include <semaphore>
 #include <string>
+#include <thread>
 
 namespace protean {
 namespace {
@@ -121,6 +123,32 @@ TEST(PacedThread, StopEndsRestsAndRunsTheRemainingTasks) {
   thread.stop();
   EXPECT_FALSE(went_on);
   EXPECT_TRUE(last);
+}
+
+TEST(PacedThread, PiecesGrowWhileATaskWorks) {
+  PacedThread thread(1.0);
+  std::binary_semaphore entered{0};
+  std::binary_semaphore goes_on{0};
+  thread.post([&] {
+    entered.release();
+    goes_on.acquire();
+    (void)thread.may_go_on();
+    entered.release();
+    goes_on.acquire();
+  });
+  entered.acquire();
+  const auto before = thread.pieces();
+  ASSERT_TRUE(before);
+  EXPECT_EQ(thread.pieces(), before) << "it hangs";
+  goes_on.release();
+  entered.acquire();
+  EXPECT_GT(thread.pieces(), before);
+  EXPECT_FALSE(thread.ends_by(std::chrono::steady_clock::now()));
+  goes_on.release();
+  while (thread.pieces()) {
+    std::this_thread::yield();
+  }
+  thread.stop();
 }
 
 }  // namespace

@@ -153,9 +153,8 @@ class Rank {
   // Hold; then it holds those that were dropped.
   void change(const GroupChange& change, int device, ShardMemory& memory);
 
-  // Returns the packed weights of a shard, on pages; nothing if it is not here. Called on any
-  // thread.
-  std::span<const std::byte> find_shard(const ComponentVariant& which) const {
+  // Returns the packed weights of a shard, see LayerPages.
+  std::shared_ptr<const std::byte> find_shard(const ComponentVariant& which) const {
     return pages_.find_shard(weights_, which);
   }
   KvStore& kv() const { return *kv_; }

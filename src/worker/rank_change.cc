@@ -29,13 +29,15 @@ void Rank::move_kv_of(const GroupChange& change, int device) {
   const int heads = spec_.attention.kv_heads / weights_.shards;
   const std::int64_t slot = std::int64_t{heads} * std::max(before.count, after.count) *
                             kv_->layers()[static_cast<std::size_t>(layer)].slot_bytes();
-  protean::move_kv(move,
-                   {.layer = layer,
-                    .stores = hold.stores,
-                    .live = hold.live,
-                    .slot_bytes = slot,
-                    .device = device},
-                   team_);
+  protean::move_kv(
+      move,
+      {.layer = layer,
+       .stores = hold.stores,
+       .live = hold.live,
+       .slot_bytes = slot,
+       .device = device,
+       .has_failed = [this] { return place_.fabric->progress().failed(place_.on_fabric); }},
+      team_);
   meet(change, 2);
   kv_->set_layer(layer, heads * after.count, move.homes, std::move(move.places));
 }

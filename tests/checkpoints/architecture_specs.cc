@@ -108,7 +108,7 @@ ModelSpec gemma2() {
   spec.attention.windowed = {true, false, true};
   spec.mlp.activation = Activation::kGeluTanh;
   spec.norms = kBeforeAndAfter;
-  spec.multipliers = {.embedding = std::sqrt(48.0F), .logit_cap = 3.0F};
+  spec.multipliers = {.embedding = std::sqrt(48.0F), .logit_cap = 12.0F};
   spec.tied_embeddings = true;
   return spec;
 }

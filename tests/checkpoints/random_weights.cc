@@ -31,6 +31,11 @@ class Tensors {
     tensor.deviation = kGain / std::sqrt(static_cast<double>(columns));
     return tensor;
   }
+  // What a layer adds to the residual stream is less in deeper models, as in trained ones, so that
+  // the layers together add as much. Otherwise roundings of one layer would grow in the next ones.
+  void output_matrix(std::string_view what, std::int64_t columns) {
+    matrix(what, spec_.hidden, columns).deviation *= std::sqrt(2.0 / spec_.layers);
+  }
   WeightTensor& bias(std::string_view what, std::int64_t size) {
     WeightTensor& tensor = add(what, "bias", size);
     tensor.deviation = kBiasDeviation;
@@ -69,7 +74,7 @@ void Tensors::add_attention() {
   matrix("q", queries, spec_.hidden).rotated_heads = attention.heads;
   matrix("k", keys, spec_.hidden).rotated_heads = attention.kv_heads;
   matrix("v", keys, spec_.hidden);
-  matrix("o", spec_.hidden, queries);
+  output_matrix("o", queries);
   if (attention.qkv_bias) {
     bias("q", queries).rotated_heads = attention.heads;
     bias("k", keys).rotated_heads = attention.kv_heads;
@@ -92,7 +97,7 @@ void Tensors::add_mlp() {
     matrix("gate", spec_.ffn, spec_.hidden);
   }
   matrix("up", spec_.ffn, spec_.hidden);
-  matrix("down", spec_.hidden, spec_.ffn);
+  output_matrix("down", spec_.ffn);
   if (spec_.mlp.bias) {
     if (spec_.mlp.gated) {
       bias("gate", spec_.ffn);

@@ -43,6 +43,8 @@ describe('protean bench kernels', () => {
     assert.equal(status, 0, stderr);
     const table = JSON.parse(stdout);
     assert.equal(table.format, 'protean-kernels/2');
+    const tiles = ['int8_ops_per_s', 'tile_flops_per_s', 'tile_int8_ops_per_s'];
+    assert.ok(tiles.every((ceiling) => table.unit === 'AMX bf16' ? table[ceiling] > 0 : table[ceiling] === 0), stdout);
     const count = (kernel) => table.kernels.filter((row) => row.kernel === kernel).length;
     for (const matrix of ['query', 'key', 'up', 'down']) assert.equal(count(`matmul ${matrix}`), 4, matrix);
     assert.deepEqual([count('decode attention'), count('prefill attention')], [4, 2]);

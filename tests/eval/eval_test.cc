@@ -84,7 +84,7 @@ TEST(Eval, TinyStoriesScoresAsIsKnown) {
 }
 
 double reference_nats(const LocalClient& client, const std::vector<Document>& documents) {
-  const ReferenceModel reference(*client.files().checkpoint, false);
+  const ReferenceModel reference(*client.files().checkpoint, Precision::kF32);
   double nats = 0.0;
   std::int64_t count = 0;
   for (const Document& document : documents) {

@@ -30,6 +30,9 @@ class ForwardCheck {
 
   void everything();
 
+  // Returns the token with the largest logit after each token of a text.
+  std::vector<TokenId> likeliest_tokens() const;
+
  private:
   ServedModel serve(int threads) const;
   TestSequence sequence(const std::vector<TokenId>& tokens, std::uint32_t block_seed) const;

@@ -39,7 +39,7 @@ class MixedTypes : public testing::Test {
     for (int i = 0; i < 24; ++i) {
       tokens_.push_back((i * 37 + 11) % checkpoint_->spec().vocab);
     }
-    reference_ = ReferenceModel(*checkpoint_, false).logits(tokens_);
+    reference_ = ReferenceModel(*checkpoint_, Precision::kF32).logits(tokens_);
   }
 
   // Returns the root mean square of all logits' errors, relative to that of the logits.

@@ -7,6 +7,10 @@
 #include <numeric>
 #include <utility>
 
+#include "contract/form.h"
+#include "model/weights.h"
+#include "quant/round_to_nearest.h"
+
 namespace protean {
 namespace {
 
@@ -21,6 +25,21 @@ double nearest_bf16(float value) {
   }
   std::memcpy(&value, &bits, sizeof bits);
   return value;
+}
+
+// Returns the values that rows have once they are stored at a precision.
+std::vector<double> stored(std::vector<float> rows, int inputs, Precision precision, int group) {
+  if (precision.quantised()) {
+    const cpu::WeightFormat format = weight_format(precision, group);
+    const QuantizedMatrix rounded =
+        round_to_nearest(rows, inputs, {format.bits(), format.group, format.symmetric});
+    dequantize_rows(rounded.view(), 0, rounded.rows, rows.data());
+  }
+  std::vector<double> values(rows.begin(), rows.end());
+  if (precision == Precision::kBf16) {
+    std::transform(rows.begin(), rows.end(), values.begin(), nearest_bf16);
+  }
+  return values;
 }
 
 double sigmoid(double x) {
@@ -49,16 +68,16 @@ double capped(double x, double cap) {
 
 }  // namespace
 
-ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, bool bf16_matrices, int positions)
+ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, Precision precision, int positions)
     : spec_(checkpoint.spec()), positions_(positions) {
   const auto matrix = [&](TensorRole role, int layer, int outputs, int inputs) {
     std::vector<float> values(static_cast<std::size_t>(outputs) * static_cast<std::size_t>(inputs));
     checkpoint.read_rows(role, layer, 0, outputs, values.data());
-    Matrix result{outputs, inputs, {}};
-    for (const float value : values) {
-      result.values.push_back(bf16_matrices ? nearest_bf16(value) : double{value});
-    }
-    return result;
+    const bool vocabulary = role == TensorRole::kEmbedding || role == TensorRole::kOutput;
+    return Matrix{outputs, inputs,
+                  stored(std::move(values), inputs,
+                         vocabulary ? default_embeddings_precision(precision) : precision,
+                         spec_.stored.group)};
   };
   const auto vector = [&](TensorRole role, int layer, int size) {
     std::vector<float> values(static_cast<std::size_t>(size));

@@ -11,12 +11,12 @@
 namespace protean {
 
 // Computes the decoder by its definition, in double precision and without a KV cache. The served
-// forward pass is compared with it; they share no code except Checkpoint.
+// forward pass is compared with it; they share no code except Checkpoint and the quantiser.
 class ReferenceModel {
  public:
-  // Rounds matrices to bf16 first if the served model stores them so. `positions` is how many the
-  // served model allows.
-  ReferenceModel(const Checkpoint& checkpoint, bool bf16_matrices, int positions = 512);
+  // Rounds matrices first as the served model stores them at this precision. `positions` is how
+  // many the served model allows.
+  ReferenceModel(const Checkpoint& checkpoint, Precision precision, int positions = 512);
 
   // Returns the residual stream before each half of a layer and after the last one,
   // [halves + 1][tokens][hidden].

@@ -110,7 +110,7 @@ class PlainProfile {
     Rows& rows = logits_[lowered];
     if (rows.empty()) {
       const LoweredCheckpoint checkpoint(lowered, halves_);
-      const ReferenceModel model(checkpoint, false);
+      const ReferenceModel model(checkpoint, Precision::kF32);
       for (const auto& sequence : text()) {
         const Rows some = model.logits(sequence);
         rows.insert(rows.end(), some.begin(), some.end());
@@ -137,7 +137,7 @@ class PlainProfile {
   // Returns the residual stream before a target.
   Rows stream(const std::vector<bool>& lowered, int target) const {
     const LoweredCheckpoint checkpoint(lowered, halves_);
-    const ReferenceModel model(checkpoint, false);
+    const ReferenceModel model(checkpoint, Precision::kF32);
     Rows rows;
     for (const auto& sequence : text()) {
       const Rows some =

@@ -27,10 +27,11 @@ constexpr int kTokensOfABlock = 8;
 constexpr int kStoreBlocks = 24;
 constexpr int kMaxRows = 64;
 
-enum class Traits { kPlain, kAll, kNormsAround, kParallel };
+enum class Traits { kPlain, kAll, kNormsAround, kParallel, kNormOverHeads };
 
 const char* name_of(Traits traits) {
-  constexpr const char* kNames[] = {"_plain", "_all", "_norms_around", "_parallel"};
+  constexpr const char* kNames[] = {"_plain", "_all", "_norms_around", "_parallel",
+                                    "_norm_over_heads"};
   return kNames[static_cast<int>(traits)];
 }
 
@@ -55,6 +56,9 @@ ModelSpec spec_with(int ffn, Traits traits) {
     spec.norms = {.layer_norm = true, .bias = true};
     spec.mlp = {.activation = Activation::kGelu, .gated = false, .bias = true};
     spec.attention.qkv_bias = spec.attention.output_bias = true;
+  } else if (traits == Traits::kNormOverHeads) {
+    spec.attention.qk_norm = spec.attention.qk_norm_over_heads = true;
+    spec.norms = {.before = false, .after = true};
   }
   return spec;
 }
@@ -232,7 +236,8 @@ TEST_P(TensorParallel, EveryDegreeHasTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Precisions, TensorParallel,
                          testing::Combine(testing::ValuesIn(kPrecisions), testing::Values(128, 104),
                                           testing::Values(Traits::kPlain, Traits::kAll,
-                                                          Traits::kNormsAround, Traits::kParallel)),
+                                                          Traits::kNormsAround, Traits::kParallel,
+                                                          Traits::kNormOverHeads)),
                          [](const auto& info) {
                            return std::string(to_string(std::get<0>(info.param))) + "_ffn" +
                                   std::to_string(std::get<1>(info.param)) +

@@ -75,7 +75,7 @@ TEST(TrainedStories260K, EveryGreedyChoiceOfTheGgufIsTheReferences) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   EXPECT_EQ((*checkpoint)->spec().rope.pairing, RopePairing::kAdjacent);
   const TestSequence story = tell(**checkpoint, Precision::kF32, 200);
-  const ReferenceModel reference(**checkpoint, false);
+  const ReferenceModel reference(**checkpoint, Precision::kF32);
   const auto logits = reference.logits(story.tokens);
   for (std::size_t i = 0; i + 1 < story.tokens.size(); ++i) {
     const auto best = std::max_element(logits[i].begin(), logits[i].end());

@@ -22,8 +22,7 @@ namespace protean::cpu::HWY_NAMESPACE {
 
 using Lane = hn::CappedTag<float, 1>;  // for the rest of a row, with the same arithmetic
 
-// Returns the factor of a row, 1 / sqrt(mean(x^2) + eps).
-inline float norm_scale(const float* x, std::size_t count, float eps) {
+inline float sum_of_squares(const float* x, std::size_t count) {
   const Floats floats;
   constexpr std::size_t kSums = 4;  // this many independent sums hide the latency of additions
   Vec sums[kSums] = {hn::Zero(floats), hn::Zero(floats), hn::Zero(floats), hn::Zero(floats)};
@@ -43,7 +42,12 @@ inline float norm_scale(const float* x, std::size_t count, float eps) {
   for (; i < count; ++i) {
     squares += x[i] * x[i];
   }
-  return 1.0f / std::sqrt(squares / static_cast<float>(count) + eps);
+  return squares;
+}
+
+// Returns the factor of a row, 1 / sqrt(mean(x^2) + eps).
+inline float norm_scale(const float* x, std::size_t count, float eps) {
+  return 1.0f / std::sqrt(sum_of_squares(x, count) / static_cast<float>(count) + eps);
 }
 
 inline void norm_run(const float* x, std::span<const float> weight, float scale, Element element,

@@ -34,6 +34,14 @@ void norm_row(const float* x, std::span<const float> weight, float eps, Element 
   norm_run(x, weight, norm_scale(x, weight.size(), eps), element, out);
 }
 
+float row_squares(const float* x, std::size_t count) {
+  return sum_of_squares(x, count);
+}
+
+void scaled_norm_row(std::span<const float> weight, float scale, float* x) {
+  norm_run(x, weight, scale, Element::kF32, x);
+}
+
 void swiglu_part(const float* gate, const float* up, std::size_t count, Element element,
                  float* out) {
   swiglu_run(gate, up, count, element, out);
@@ -147,6 +155,8 @@ namespace {
 
 HWY_EXPORT(round_row);
 HWY_EXPORT(norm_row);
+HWY_EXPORT(row_squares);
+HWY_EXPORT(scaled_norm_row);
 HWY_EXPORT(swiglu_part);
 HWY_EXPORT(layer_norm_row);
 HWY_EXPORT(activate_part);
@@ -183,6 +193,31 @@ void rms_norm(Team& team, std::span<const float> x, const RmsNorm& norm, Element
     for (std::int64_t row = first; row < end; ++row) {
       HWY_DYNAMIC_DISPATCH(norm_row)
       (x.data() + row * width, norm.weight, norm.eps, element, out.data() + row * width);
+    }
+  });
+}
+
+void sum_squares(Team& team, std::span<const float> x, std::span<float> squares) {
+  const std::int64_t rows = std::ssize(squares);
+  check(rows > 0 && std::ssize(x) % rows == 0, "x has a row for each sum");
+  const std::int64_t width = std::ssize(x) / rows;
+  in_pieces(team, rows, width, [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t row = first; row < end; ++row) {
+      squares[static_cast<std::size_t>(row)] = HWY_DYNAMIC_DISPATCH(row_squares)(
+          x.data() + row * width, static_cast<std::size_t>(width));
+    }
+  });
+}
+
+void rms_norm_part(Team& team, std::span<const float> squares, std::int64_t width,
+                   const RmsNorm& norm, std::span<float> x) {
+  const std::int64_t columns = std::ssize(norm.weight);
+  check(x.size() == squares.size() * norm.weight.size(), "x has a part of a row for each sum");
+  in_pieces(team, std::ssize(squares), columns, [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t row = first; row < end; ++row) {
+      const float mean = squares[static_cast<std::size_t>(row)] / static_cast<float>(width);
+      HWY_DYNAMIC_DISPATCH(scaled_norm_row)
+      (norm.weight, 1.0F / std::sqrt(mean + norm.eps), x.data() + row * columns);
     }
   });
 }

@@ -19,6 +19,14 @@ void round_to(Element element, std::span<float> x);
 void rms_norm(Team& team, std::span<const float> x, const RmsNorm& norm, Element element,
               std::span<float> out);
 
+// Computes the sum of the squares of each row of x, which has squares.size() rows.
+void sum_squares(Team& team, std::span<const float> x, std::span<float> squares);
+
+// Normalises the columns that norm.weight covers of rows of `width` columns, in place, like
+// rms_norm(). `squares` has the sum of the squares of all columns of each row.
+void rms_norm_part(Team& team, std::span<const float> squares, std::int64_t width,
+                   const RmsNorm& norm, std::span<float> x);
+
 struct LayerNorm {
   std::span<const float> weight;
   std::span<const float> bias;  // empty means zeros

@@ -6,8 +6,9 @@
 namespace protean::cpu {
 
 // Rows that the devices of a group show each other, because each has shards of the weights that
-// make them: gathered embeddings, partial sums of a half of a layer, columns of logits.
-enum class SharedRows : std::uint8_t { kEmbedding, kAttention, kMlp, kLogits };
+// make them: gathered embeddings, sums of squares over heads, partial sums of a half of a layer,
+// columns of logits.
+enum class SharedRows : std::uint8_t { kEmbedding, kHeadSquares, kAttention, kMlp, kLogits };
 
 // What one device shows: its rows for the shards [first_shard, first_shard + shards).
 struct ShownRows {

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "device/cpu/dot.h"
+#include "device/cpu/flush_denormals.h"
 #include "device/cpu/matmul_few_rows.h"
 #include "device/cpu/matmul_int8.h"
 #include "device/cpu/matmul_task.h"
@@ -65,6 +66,9 @@ Cut cut_product(std::int64_t m, std::int64_t panels, int threads, const CutLimit
 }
 
 void multiply_task(const MatmulOperands& operands, const MatmulTask& task, MatmulIsa isa) {
+  // Kernels of the same product must treat denormals alike: scales and biases are for vectors even
+  // if products are by tiles, which flush denormals always.
+  [[maybe_unused]] const FlushDenormals flush;
   const bool emulated = isa == MatmulIsa::kEmulatedAmx;
   if (operands.int8 != nullptr) {
     has_tiles(isa) ? multiply_int8_tiled(operands, task, emulated) : multiply_int8(operands, task);

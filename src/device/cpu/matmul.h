@@ -32,8 +32,8 @@ struct MatmulTarget {
 // bits of a row of out do not depend on m, the thread count or the row's place in the batch. The
 // instruction set was chosen when the rows were arranged.
 //
-// With vectors, products are exact for bf16 weights and for codes, sums are f32, and denormals
-// count as zeros. Each element is one chain of multiply-adds, from zero, over pairs of inputs in
+// Denormals count as zeros. With vectors, products are exact for bf16 weights and for codes, and
+// sums are f32. Each element is one chain of multiply-adds, from zero, over pairs of inputs in
 // ascending order; in a pair the odd input is first, as in dot instructions, which give the same
 // bits. Then bias and out are added. With quantised weights there is one such chain over the codes
 // of each group, and the element is a chain over groups of scale * (chain of the group), then

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "device/cpu/flush_denormals.h"
 #include "device/cpu/tiles.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -265,7 +264,6 @@ bool are_few_rows(const MatmulOperands& operands, const MatmulTask& task, bool e
 }
 
 void multiply_few_rows(const MatmulOperands& operands, const MatmulTask& task) {
-  [[maybe_unused]] const FlushDenormals flush;
   HWY_DYNAMIC_DISPATCH(multiply_few_rows_here)(operands, task);
 }
 

@@ -358,9 +358,9 @@ class TiledMatmul : public Matmul {
   }
 
   // Plain C++ vectors multiply and then add.
+  static bool is_fused() { return GetParam() != HWY_SCALAR && GetParam() != HWY_EMU128; }
   static float add_product(float a, float b, float sum) {
-    const bool fused = GetParam() != HWY_SCALAR && GetParam() != HWY_EMU128;
-    return fused ? std::fma(a, b, sum) : a * b + sum;
+    return is_fused() ? std::fma(a, b, sum) : a * b + sum;
   }
 
   static float expected(std::span<const float> x, const Weights& weights, std::size_t output) {
@@ -404,11 +404,12 @@ class TiledMatmul : public Matmul {
   }
 
   static std::vector<float> product(std::span<const float> x, const Weights& weights, int threads,
-                                    MatmulIsa isa = MatmulIsa::kEmulatedAmx) {
+                                    MatmulIsa isa = MatmulIsa::kEmulatedAmx,
+                                    const float* bias = nullptr) {
     Team team(threads);
     const std::int64_t m = std::ssize(x) / weights.packed.inputs;
     std::vector<float> out(static_cast<std::size_t>(m * weights.packed.outputs));
-    matmul(team, Arranged(team, x, weights.packed, isa).rows, weights.packed, out);
+    matmul(team, Arranged(team, x, weights.packed, isa).rows, weights.packed, out, {.bias = bias});
     return out;
   }
 };
@@ -483,6 +484,33 @@ TEST_P(TiledMatmul, GivesARowTheSameBitsInAnyBatch) {
               0)
               << name_of(format) << " m " << m << " inputs " << inputs;
         }
+      }
+    }
+  }
+}
+
+// Few rows are multiplied by vectors and more rows by tiles. Scaled sums, and sums with a bias, are
+// denormal here.
+TEST_P(TiledMatmul, FlushesDenormalsForOneRowAsForMany) {
+  if (!is_fused()) {
+    GTEST_SKIP() << "products are flushed before they are added, which tiles do not do";
+  }
+  constexpr std::int64_t kRows = 6, kInputs = 70, kOutputs = 33;
+  std::vector<float> bias = random_floats(kOutputs);
+  std::transform(bias.begin(), bias.end(), bias.begin(), [](float b) { return b * 0x1p-126f; });
+  for (const WeightFormat& format : tiled_formats()) {
+    const Weights weights = random_weights(format, kOutputs, kInputs);
+    std::vector<float> x = random_floats(kRows * kInputs);
+    std::transform(x.begin(), x.end(), x.begin(), [](float value) { return value * 0x1p-120f; });
+    round_to(Element::kBf16, x);
+    for (const MatmulIsa isa : isas()) {
+      const std::vector<float> all = product(x, weights, 1, isa, bias.data());
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        const auto alone =
+            product(std::span(x).subspan(row * kInputs, kInputs), weights, 1, isa, bias.data());
+        ASSERT_EQ(std::memcmp(alone.data(), all.data() + row * kOutputs, kOutputs * sizeof(float)),
+                  0)
+            << name_of(format) << " row " << row;
       }
     }
   }

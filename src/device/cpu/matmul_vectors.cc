@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/units.h"
-#include "device/cpu/flush_denormals.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_vectors.cc"
@@ -523,7 +522,6 @@ HWY_EXPORT(multiply_vectors_here);
 
 void multiply_vectors(const MatmulOperands& operands, const MatmulTask& task) {
   check(task.rows <= kMaxTaskRows && task.panels <= kMaxTaskPanels, "a task fits its buffers");
-  [[maybe_unused]] const FlushDenormals flush;
   HWY_DYNAMIC_DISPATCH(multiply_vectors_here)(operands, task);
 }
 

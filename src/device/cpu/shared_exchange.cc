@@ -8,7 +8,15 @@ namespace protean::cpu {
 namespace {
 
 // Each stop, the last one once for each tile of logits, has points in this order.
-enum Phase : std::uint32_t { kTaken, kShown, kReleased, kHandedOver, kPhases };
+enum Phase : std::uint32_t {
+  kTaken,
+  kSquaresShown,
+  kSquaresReleased,
+  kShown,
+  kReleased,
+  kHandedOver,
+  kPhases
+};
 
 }  // namespace
 
@@ -16,6 +24,7 @@ const std::vector<Member>& GroupMembers::of(SharedRows which, int turn) const {
   switch (which) {
     case SharedRows::kEmbedding:
       return embedding;
+    case SharedRows::kHeadSquares:
     case SharedRows::kAttention:
       return attention[static_cast<std::size_t>(turn)];
     case SharedRows::kMlp:
@@ -36,6 +45,10 @@ Moment SharedExchange::moment(SharedRows which, int turn, std::uint32_t phase) c
   switch (which) {
     case SharedRows::kEmbedding:
       place = 0;
+      break;
+    case SharedRows::kHeadSquares:
+      place = 1 + 2 * turn;
+      phase = phase == kShown ? kSquaresShown : kSquaresReleased;
       break;
     case SharedRows::kAttention:
       place = 1 + 2 * turn;

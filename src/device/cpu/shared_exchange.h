@@ -41,7 +41,7 @@ class ExchangeBoard {
 
  private:
   friend class SharedExchange;
-  static constexpr std::size_t kKinds = 4;  // number of SharedRows
+  static constexpr std::size_t kKinds = 5;  // number of SharedRows
 
   GroupProgress progress_;
   std::vector<std::array<std::span<const float>, kKinds>> shown_;  // [device]

@@ -1,0 +1,188 @@
+// What operators and the fleet ask of a form.
+
+#include <algorithm>
+#include <utility>
+
+#include "control/plan_morph.h"
+#include "cost/pages.h"
+#include "engine/form_steering.h"
+
+namespace protean {
+namespace {
+
+template <class... Args>
+Error refused(fmt::format_string<Args...> format, Args&&... args) {
+  return Error{ErrorCode::kInvalidArgument,
+               "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
+// Refuses for want of memory.
+template <class... Args>
+Error too_large(fmt::format_string<Args...> format, Args&&... args) {
+  return Error{ErrorCode::kExhausted,
+               "this form cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
+std::string names_of(const std::vector<Precision>& ladder) {
+  std::string names;
+  for (const Precision precision : ladder) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(precision));
+  }
+  return names;
+}
+
+}  // namespace
+
+WishAnswered FormSteering::on(const WantForm& want) {
+  return {.wish_id = want.wish_id, .morph = grant(want.wish)};
+}
+
+Result<Morph> FormSteering::lead_to(const FormWish& wish) {
+  const Result<Form> form = form_of(wish);
+  return form.ok() ? go_to(*form, "the fleet's order") : form.error();
+}
+
+void FormSteering::resume() {
+  if (pin_) {
+    const Result<Form> form = form_of(*pin_);
+    if (form.ok() && go_to(*form, "an operator's wish").ok()) {
+      return;
+    }
+    end_pin();
+  }
+  if (config_.mode == MorphMode::kOff) {
+    (void)go_to(with_free_pages(run_.committed()), "KV gets the pages that are free");
+  }
+  promise_kv();
+}
+
+void FormSteering::take_pin(std::optional<FormWish> pin) {
+  pin_ = std::move(pin);
+  ++changes_;
+}
+
+void FormSteering::end_pin() {
+  pin_.reset();
+  ++changes_;
+}
+
+bool FormSteering::at_pin() const {
+  const Form& now = run_.committed();
+  return !pin_ || run_.busy() ||
+         (pin_->layers == now.layer_precision && pin_->embeddings == now.embeddings);
+}
+
+Result<Morph> FormSteering::grant(const FormWish& wish) {
+  if (wish.names_form() + wish.release + wish.names_policy() > 1) {
+    return refused(
+        "a form, its release, and the policy's mode and quality floor are wishes of their own: ask "
+        "for one after the other");
+  }
+  if (wish.names_policy()) {
+    return grant_policy(wish);
+  }
+  if (wish.release) {
+    if (config_.mode == MorphMode::kOff) {
+      Result<Morph> morph =
+          go_to(config_.start, "released by an operator: the form as it was loaded");
+      if (morph.ok()) {
+        end_pin();
+        promise_kv();
+      }
+      return morph;
+    }
+    end_pin();
+    promise_kv();
+    return Morph{.steps = {}, .reason = "handed back to the policy"};
+  }
+  const Result<Form> form = form_of(wish);
+  if (!form.ok()) {
+    return form.error();
+  }
+  Result<Morph> morph = go_to(*form, "an operator's wish");
+  if (morph.ok()) {
+    pin_ = FormWish{.layers = form->layer_precision, .embeddings = form->embeddings};
+    ++changes_;
+    promise_kv();
+  }
+  return morph;
+}
+
+Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason) {
+  const std::int64_t needed = scheduler_.largest_need();
+  if (form.kv.blocks < needed) {
+    return too_large(
+        "it has {} KV blocks, but a request that was accepted needs {}: ask for as many, or again "
+        "when it has ended",
+        form.kv.blocks, needed);
+  }
+  Result<Morph> morph = plan_morph(run_.committed(), form, config_.bounds);
+  if (!morph.ok()) {
+    return morph.error();
+  }
+  morph->reason = reason;
+  run_.retarget(*morph, true, now_ns_);
+  promise_kv();
+  return morph;
+}
+
+Status FormSteering::check_precisions(const FormWish& wish) const {
+  const std::vector<Precision>& ladder = config_.bounds.ladder;
+  const std::size_t layers = config_.start.layer_precision.size();
+  if (!wish.layers.empty() && wish.layers.size() != layers) {
+    return refused("it names {} layers, the model has {}", wish.layers.size(), layers);
+  }
+  for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
+    for (const Component half : kLayerHalves) {
+      const Precision precision = wish.layers[layer].of(half);
+      const Precision start = config_.start.layer_precision[layer].of(half);
+      const std::vector<Precision> served =
+          layer_precisions({.layer_precision = {{start, start}}}, ladder);
+      if (std::find(served.begin(), served.end(), precision) == served.end()) {
+        return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
+                       to_string(precision), names_of(served));
+      }
+    }
+  }
+  const std::vector<Precision> embeddings = embeddings_precisions(config_.start.embeddings, ladder);
+  if (wish.embeddings &&
+      std::find(embeddings.begin(), embeddings.end(), *wish.embeddings) == embeddings.end()) {
+    return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),
+                   names_of(embeddings));
+  }
+  return {};
+}
+
+Result<Form> FormSteering::form_of(const FormWish& wish) const {
+  if (Status served = check_precisions(wish); !served.ok()) {
+    return served.error();
+  }
+  const ModelSpec& spec = config_.bounds.spec;
+  const PageBudget& budget = config_.bounds.budget;
+  Form form = run_.committed();
+  if (!wish.layers.empty()) {
+    form.layer_precision = wish.layers;
+  }
+  form.embeddings = wish.embeddings.value_or(form.embeddings);
+  const std::int64_t fitting = with_free_pages(form).kv.blocks;
+  form.kv.blocks = wish.kv_blocks.value_or(fitting);
+  if (wish.kv_blocks && *wish.kv_blocks <= 0) {
+    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);
+  }
+  if (wish.kv_blocks && *wish.kv_blocks > largest_kv_blocks_) {
+    return too_large("{} KV blocks; with the fewest bits all over it may have 1 to {}",
+                     *wish.kv_blocks, largest_kv_blocks_);
+  }
+  const std::int64_t missing =
+      form_pages(spec, form, budget.page_bytes) + budget.reserve - budget.pages;
+  if (missing > 0 || form.kv.blocks <= 0) {
+    return too_large(
+        "'{}' lacks {}: with these weights {} KV blocks fit; lower more layers or ask for fewer "
+        "blocks",
+        to_string(form), format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes),
+        fitting);
+  }
+  return form;
+}
+
+}  // namespace protean
