@@ -180,7 +180,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     server_.not_replaced(model, opened.error());
     return;
   }
-  server_.planned(model, opened->configuration);
+  server_.planned(model, opened->plan);
   if (same_configuration(*before.model, *opened)) {
     server_.kept(model);
     return;
@@ -196,7 +196,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     resident.replicas = *std::move(replicas);
   }
   log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), wish.intent,
-            seconds_since(began_ns), resident.model->configuration);
+            seconds_since(began_ns), resident.model->plan.configuration);
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});
   residents_.push_back(std::move(resident));
 }

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <boost/json/serialize.hpp>
+#include <memory>
 #include <string_view>
 
 #include "apps/make_plan.h"
@@ -35,8 +37,8 @@ PlannedLoad within(PlannedLoad load, int max_context) {
 
 }  // namespace
 
-Result<std::string> choose_for_intent(const IntentScene& scene, const ModelFiles& files,
-                                      ModelOptions& options) {
+Result<IntentPlan> choose_for_intent(const IntentScene& scene, const ModelFiles& files,
+                                     ModelOptions& options) {
   const std::string& intent = scene.intent;
   if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -82,7 +84,8 @@ Result<std::string> choose_for_intent(const IntentScene& scene, const ModelFiles
     const int first = found.placement.devices.front();
     options.compute.threads = report->devices.devices[static_cast<std::size_t>(first)].cpus.threads;
   }
-  return to_string(chosen);
+  return IntentPlan{to_string(chosen), std::make_shared<const std::string>(
+                                           boost::json::serialize(plan_json(*report)))};
 }
 
 Status forget_choice(ModelOptions& options, std::size_t devices) {

@@ -9,6 +9,7 @@
 #include "host/machine.h"
 #include "replica/model_files.h"
 #include "replica/model_options.h"
+#include "server/residence.h"
 
 namespace protean {
 
@@ -24,10 +25,10 @@ struct IntentScene {
 
 // Chooses how to serve a model for an intent: sets the precisions of weights and KV and the
 // division among devices in `options` to the configuration that `protean plan` would choose of
-// those that the checkpoint can be loaded as, logs it, and returns its name. Fails if the options
+// those that the checkpoint can be loaded as, logs it, and returns the plan. Fails if the options
 // set one of them already, or describe devices in a file.
-Result<std::string> choose_for_intent(const IntentScene& scene, const ModelFiles& files,
-                                      ModelOptions& options);
+Result<IntentPlan> choose_for_intent(const IntentScene& scene, const ModelFiles& files,
+                                     ModelOptions& options);
 
 // Resets in `options` what an intent chooses, so that another one can choose again among as many
 // devices: `devices` of them if the options do not say. Fails if the options ask for several

@@ -220,7 +220,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
     return files.error();
   }
   const ModelSetting asked = setting;
-  std::string configuration;
+  IntentPlan plan;
   if (!setting.intent.empty()) {
     const auto chosen = choose_for_intent({.intent = setting.intent,
                                            .variant_cache = setting.morph.variant_cache,
@@ -231,7 +231,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
     if (!chosen.ok()) {
       return chosen.error();
     }
-    configuration = *chosen;
+    plan = *chosen;
   }
   const auto tool_format = choose_tool_format(setting, *files);
   if (!tool_format.ok()) {
@@ -258,11 +258,11 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   const std::string intent = setting.intent;
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
-                   .configuration = std::move(configuration),
+                   .plan = plan,
                    .files = std::move(opened),
                    .replica = *std::move(replica),
                    .inbox = std::move(inbox),
-                   .hosted = {std::move(served), limits, events, nullptr, intent}};
+                   .hosted = {std::move(served), limits, events, nullptr, intent, plan}};
 }
 
 }  // namespace

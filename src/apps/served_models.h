@@ -51,9 +51,9 @@ Result<ModelSetting> model_setting(const ModelSetting& common, const std::string
 
 // A model whose files are open and whose memory is chosen. Its weights are still on disk.
 struct OpenModel {
-  ModelSetting asked;         // as the user stated it
-  ModelSetting setting;       // the same with what its intent chose
-  std::string configuration;  // that it chose; empty without an intent
+  ModelSetting asked;    // as the user stated it
+  ModelSetting setting;  // the same with what its intent chose
+  IntentPlan plan;       // that chose how it is served; empty without an intent
   std::unique_ptr<ModelFiles> files;
   ReplicaOptions replica;
   std::unique_ptr<Inbox> inbox;

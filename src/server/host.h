@@ -19,6 +19,7 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
   Host(HostedModel hosted, const std::string& version, const Environment& environment, Post how)
       : keeps(std::move(hosted.keeps)),
         intent(std::move(hosted.intent)),
+        plan(std::move(hosted.plan)),
         post(std::move(how)),
         service(hosted.limits, hosted.model,
                 {.model_name = hosted.model.names.front(), .version = version}, environment,
@@ -27,6 +28,7 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
 
   const std::shared_ptr<const void> keeps;  // destroyed after the service, which refers to it
   std::string intent;                       // that chose the model's configuration; empty: none did
+  IntentPlan plan;                          // for this intent
   const Post post;
   Service service;
 };

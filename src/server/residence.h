@@ -3,6 +3,7 @@
 #include <boost/json/object.hpp>
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -45,6 +46,13 @@ struct IntentWish {
   int batch = 0;  // requests at once
   int prompt_tokens = 0;
   int output_tokens = 0;
+};
+
+// What was planned for an intent: the configuration that was chosen, and the estimates of all
+// configurations as `protean plan --json` prints them. Empty and null if nothing was planned.
+struct IntentPlan {
+  std::string configuration;
+  std::shared_ptr<const std::string> estimates;
 };
 
 // Loads the engines of a server's models and unloads them, one after the other, on a thread of its

@@ -31,7 +31,7 @@ struct IntentChange {
   State state = State::kPlanning;
   std::size_t former = 0;               // the place of the model that is replaced
   std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed
-  std::string configuration;            // empty until it is planned
+  IntentPlan plan;                      // empty until it is planned
   std::string error;                    // of kFailed
   TimeNs began_ns = 0;
   TimeNs ended_ns = 0;
@@ -70,6 +70,8 @@ class Residents {
   Checked<boost::json::object> want_intent(Service& service, const std::string& body);
   // Returns a model's intent and how far the latest change of it is.
   boost::json::object intent_of(const Service& service) const;
+  // Returns the plan that chose how the model is served.
+  const IntentPlan& plan_of(const Service& service) const;
   // The models that do not serve: those that are being deployed or leave, and those that failed.
   boost::json::array absent() const;
 
@@ -78,7 +80,7 @@ class Residents {
   void woke(std::size_t model, const Status& loaded);
   void deployed(std::shared_ptr<Host> host);
   void failed(const std::string& name, const Error& error);
-  void planned(std::size_t model, const std::string& configuration);
+  void planned(std::size_t model, const IntentPlan& plan);
   void kept(std::size_t model);
   void replaced(std::size_t model, std::shared_ptr<Host> by, bool loaded);
   void not_replaced(std::size_t model, const Error& error);

@@ -148,8 +148,8 @@ json::object Residents::intent_of(const Service& service) const {
       job[field] = tokens;
     }
   }
-  if (!change.configuration.empty()) {
-    job["configuration"] = change.configuration;
+  if (!change.plan.configuration.empty()) {
+    job["configuration"] = change.plan.configuration;
   }
   if (!change.error.empty()) {
     job["error"] = change.error;
@@ -159,6 +159,10 @@ json::object Residents::intent_of(const Service& service) const {
   }
   shown["change"] = std::move(job);
   return shown;
+}
+
+const IntentPlan& Residents::plan_of(const Service& service) const {
+  return hosts_[place_of(service)]->plan;
 }
 
 // Returns the change under way that replaces the model at this place; null if there is none, as
@@ -178,9 +182,9 @@ void Residents::end(IntentChange& change, const Status& how) {
   change.ended_ns = clock_();
 }
 
-void Residents::planned(std::size_t model, const std::string& configuration) {
+void Residents::planned(std::size_t model, const IntentPlan& plan) {
   if (IntentChange* change = change_of(model)) {
-    change->configuration = configuration;
+    change->plan = plan;
     change->state = IntentChange::State::kLoading;
   }
 }
@@ -188,6 +192,7 @@ void Residents::planned(std::size_t model, const std::string& configuration) {
 void Residents::kept(std::size_t model) {
   if (IntentChange* change = change_of(model)) {
     hosts_[model]->intent = change->wish.intent;
+    hosts_[model]->plan = change->plan;
     end(*change, {});
   }
 }

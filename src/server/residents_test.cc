@@ -98,7 +98,7 @@ struct ResidentsTest : ServiceTest {
   // Something else is to serve the model, for which there is no memory yet.
   void replace_without_memory() {
     want(R"({"intent":"min-latency"})");
-    residents.planned(0, "TP 2 x PP 1, bf16, KV bf16");
+    residents.planned(0, {"TP 2 x PP 1, bf16, KV bf16", estimates});
     residents.replaced(0, make_host(next_inbox, "min-latency"), false);
   }
   Checked<json::object> want(const std::string& body) {
@@ -110,6 +110,7 @@ struct ResidentsTest : ServiceTest {
     return change.contains(field) ? std::string(change.at(field).as_string()) : "";
   }
 
+  const std::shared_ptr<const std::string> estimates = std::make_shared<const std::string>("{}");
   boost::asio::io_context io;
   NotingLoader loader;
   BoundedQueue<Event> first_inbox{8};
@@ -125,7 +126,7 @@ TEST_F(ResidentsTest, RequestsEndWhereTheyBeganAndNewOnesGoToTheOtherConfigurati
   ASSERT_TRUE(std::holds_alternative<json::object>(want(R"({"intent":"min-memory"})")));
   EXPECT_EQ(loader.take(), Asked{"replace 0 min-memory"});
   EXPECT_EQ(change(), "planning");
-  residents.planned(0, "TP 1 x PP 1, w4, KV int8");
+  residents.planned(0, {"TP 1 x PP 1, w4, KV int8", estimates});
   EXPECT_EQ(change(), "loading");
   begin();
   residents.replaced(0, make_host(next_inbox, "min-memory"), true);
@@ -195,10 +196,11 @@ TEST_F(ResidentsTest, WhatReplacesAnIdleModelIsLoadedWithoutARequest) {
 TEST_F(ResidentsTest, AnIntentThatChangesNothingOrCannotBeKeptLeavesTheModelAsItIs) {
   Service& former = serving();
   want(R"({"intent":"min-cost"})");
-  residents.planned(0, "TP 1 x PP 1, bf16, KV bf16");
+  residents.planned(0, {"TP 1 x PP 1, bf16, KV bf16", estimates});
   residents.kept(0);
   EXPECT_EQ(change(), "done");
   EXPECT_EQ(residents.intent_of(serving()).at("intent"), "min-cost");
+  EXPECT_EQ(residents.plan_of(serving()).estimates, estimates);
   want(R"({"intent":"latency-slo=1ms"})");
   residents.not_replaced(0, {ErrorCode::kExhausted, "no configuration keeps it"});
   EXPECT_EQ(change(), "failed");
@@ -217,6 +219,7 @@ TEST_F(ResidentsTest, RefusesUnknownIntentsAndASecondChangeAtATime) {
     EXPECT_EQ(std::get<ApiError>(refused).status, 400) << bad;
   }
   EXPECT_TRUE(residents.intent_of(serving()).at("intent").is_null());
+  EXPECT_EQ(residents.plan_of(serving()).estimates, nullptr);
   EXPECT_FALSE(residents.intent_of(serving()).contains("change"));
   want(R"({"intent":"min-cost"})");
   EXPECT_EQ(std::get<ApiError>(want(R"({"intent":"min-memory"})")).status, 409);

@@ -436,10 +436,9 @@ void Server::run() {
 void Server::set_ready(ModelLoader* loader) {
   impl_->set_ready(loader);
 }
-void Server::planned(std::size_t model, std::string configuration) {
-  impl_->tell([model, configuration = std::move(configuration)](Residents& residents) {
-    residents.planned(model, configuration);
-  });
+void Server::planned(std::size_t model, IntentPlan plan) {
+  impl_->tell(
+      [model, plan = std::move(plan)](Residents& residents) { residents.planned(model, plan); });
 }
 
 void Server::kept(std::size_t model) {

@@ -55,6 +55,7 @@ struct HostedModel {
   BoundedQueue<Event>& inbox;
   std::shared_ptr<const void> keeps;  // what the model refers to, inbox included; may be null
   std::string intent = {};            // that chose its configuration; empty: none did
+  IntentPlan plan = {};               // for this intent
 };
 
 // What takes a model's place: the same model in another configuration.
@@ -92,7 +93,7 @@ class Server {
   void failed(std::string name, Error error);
   // How far the loader is in serving a model for another intent: it has planned a configuration,
   // which the model has already, or in which it is opened again; or it cannot.
-  void planned(std::size_t model, std::string configuration);
+  void planned(std::size_t model, IntentPlan plan);
   void kept(std::size_t model);
   void replaced(std::size_t model, Replacement by);
   void not_replaced(std::size_t model, Error error);

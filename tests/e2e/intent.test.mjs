@@ -84,6 +84,8 @@ describe('PUT /admin/intent', () => {
   it('serves for another intent without a failed or a different answer', async () => {
     const before = await text();
     assert.equal((await shown()).intent, null);
+    const plan = async () => json(await fetch(`${admin}/admin/intent/plan?model=story`));
+    assert.match((await plan()).error.message, /story is not served for an intent: start it with --intent/);
     const texts = [];
     let busy = true;
     const clients = [0, 1, 2].map(async () => {
@@ -105,6 +107,11 @@ describe('PUT /admin/intent', () => {
     assert.ok(texts.lastIndexOf(before) < texts.length - 1 && texts.at(-1) === after);
     assert.match((await model()).form, /layers w4(a8)?:16/);
     assert.equal((await model()).intent, 'min-memory');
+    const { intent, configurations } = await plan();
+    assert.equal(intent, 'min-memory');
+    const chosen = configurations.find(({ name }) => name === change.configuration);
+    assert.ok(configurations.length > 1 && configurations.every(({ memory_bytes }) => memory_bytes >= chosen.memory_bytes));
+    assert.match(chosen.rests_on, /fingerprint|measured/);
     assert.equal((await json(await fetch(`${admin}/admin/models`))).models.length, 1);
   });
 

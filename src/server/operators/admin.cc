@@ -35,6 +35,7 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/intent", "GET, HEAD, PUT, OPTIONS"},
+    AdminRoute{"/admin/intent/plan", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/events", "GET, OPTIONS"},
     AdminRoute{"/admin/recording", "GET, HEAD, OPTIONS"},
@@ -344,6 +345,9 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   if (path == "/admin/intent") {
     return intent_reply(call, service);
   }
+  if (path == "/admin/intent/plan") {
+    return plan_reply(service);
+  }
   if (path == "/admin/recording") {
     return recording_reply(service, call);
   }
@@ -388,6 +392,19 @@ HttpReply Admin::intent_reply(const HttpCall& call, Service& service) const {
     return error_reply(*error);
   }
   return {.status = 202, .body = json::serialize(std::get<json::object>(begun))};
+}
+
+// Shows the configurations among which a plan chose, and what each estimate rests on.
+HttpReply Admin::plan_reply(const Service& service) const {
+  const IntentPlan& plan = setting_.residents.plan_of(service);
+  if (plan.estimates == nullptr) {
+    return error_reply(
+        {.status = 404,
+         .message = fmt::format("{} is not served for an intent: start it with --intent, or send "
+                                "PUT /admin/intent",
+                                service.model().names.front())});
+  }
+  return {.body = *plan.estimates};
 }
 
 // Deploys the model that the body describes, or removes the one that the query names.

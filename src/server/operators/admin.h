@@ -36,6 +36,7 @@ class Admin final : public HttpHandler {
   HttpReply models_reply() const;
   HttpReply sleep_reply(Service& service) const;
   HttpReply intent_reply(const HttpCall& call, Service& service) const;
+  HttpReply plan_reply(const Service& service) const;
   HttpReply change_reply(const HttpCall& call) const;
   Answer answer_of(std::string_view path, const HttpCall& call, Service& service);
 
