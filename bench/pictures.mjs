@@ -63,6 +63,9 @@ async function pictureMorph(browser) {
     await sleep(11_000);
     // The chats ask while the form changes.
     await Promise.all(chats.map(async (chat) => {
+      await chat.getByLabel('Settings', { exact: true }).click();
+      await chat.getByLabel('Most tokens').fill('300');  // question and answer fit on the page
+      await chat.getByLabel('Close the settings').click();
       await chat.getByLabel('Message').fill('Tell me a story about a fox and an old clock.');
       await chat.keyboard.press('Enter');
       await chat.locator('.prose').waitFor();
@@ -88,7 +91,7 @@ async function pictureMorph(browser) {
 async function pictureFleet(browser) {
   const server = await startServer('--data-parallel-size', '3', '--max-tensor-parallel-size', '2', '--threads', '1');
   try {
-    const boards = await openBoth(browser, `${server.admin}/dashboard`, { width: 1400, height: 1180 });
+    const boards = await openBoth(browser, `${server.admin}/dashboard`, { width: 1400, height: 1095 });
     let end = Infinity;
     const load = keepAsking(server, () => end, 24);
     await sleep(8_000);

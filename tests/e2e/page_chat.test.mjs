@@ -1,5 +1,6 @@
 // The chat page in a real browser against the real server.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { request as httpRequest } from 'node:http';
 import { gunzipSync } from 'node:zlib';
 import { after, before, describe, it } from 'node:test';
@@ -68,6 +69,13 @@ describe('the chat page', () => {
     await page.getByRole('button', { name: 'Tell me a story.', exact: true }).click();
     await page.locator('.prose').waitFor();
     assert.equal(await page.locator('.prose').innerText(), answer, 'it was kept');
+    const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export', exact: true }).click()]);
+    await page.getByRole('button', { name: 'Delete "Tell me a story."' }).click();
+    await page.getByText('Conversations are kept in this browser').waitFor();
+    await page.getByLabel('Conversations to import').setInputFiles({ name: 'chats.json', mimeType: 'application/json', buffer: readFileSync(await download.path()) });
+    await page.getByRole('button', { name: 'Tell me a story.', exact: true }).click();
+    await page.locator('.prose').waitFor();
+    assert.equal(await page.locator('.prose').innerText(), answer, 'it came back from the exported file');
     assert.deepEqual(page.troubles, []);
     await page.context().close();
   });

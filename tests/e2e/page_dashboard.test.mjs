@@ -259,6 +259,10 @@ describe('the dashboard', () => {
     const floor = page.getByLabel('Quality floor', { exact: true });
     await page.getByLabel('Mode of the policy').selectOption('accuracy');
     await page.getByText('The policy decides: accuracy').waitFor();
+    await complete(server);
+    const weighed = page.getByRole('region', { name: 'Explain' }).getByRole('table');
+    await weighed.getByRole('columnheader', { name: 'Late', exact: true }).waitFor();
+    assert.ok(await weighed.getByRole('row').count() > 1, 'a row for each form that the policy weighed');
     await floor.fill('4');
     await page.getByRole('button', { name: 'Set the quality floor' }).click();
     await page.getByText(/'4' is not a quality floor/).waitFor();

@@ -27,7 +27,7 @@ export function Fleet({ state, sample, ask }: Props) {
     <section class="card fleet" aria-label="Fleet">
       <div class="row">
         <h2>Fleet</h2>
-        <span class="muted small">{plural(Object.keys(state.replicas).length, 'replica')}{servers.length < Object.keys(state.replicas).length ? `; ${servers.length === 1 ? 'one serves' : `${servers.length} serve`} for all` : ''}</span>
+        <span class="muted small">{plural(Object.keys(state.replicas).length, 'replica')}{servers.length < Object.keys(state.replicas).length ? ` in ${plural(servers.length, 'group')}` : ''}</span>
       </div>
       <div class="table" tabIndex={0} role="region" aria-label="Replicas">
         <table class="num">
