@@ -213,19 +213,23 @@ fs::path VariantStore::file_of(const ComponentVariant& which) const {
 }
 
 Status VariantStore::pack(const ComponentVariant& which, std::byte* memory, const Pace& pace) {
+  std::unique_lock reading(packing_, std::defer_lock);
   ++readers_;
-  const std::lock_guard lock(packing_);
+  const bool may_read = wait_for([&] { return reading.try_lock(); }, pace);
   --readers_;
-  return load_component(*sources_.at(which.precision).checkpoint, which, memory, pace);
+  return may_read ? load_component(*sources_.at(which.precision).checkpoint, which, memory, pace)
+                  : Status(called_off());
 }
 
-void VariantStore::keep(const ComponentVariant& which, std::span<const std::byte> body) {
+void VariantStore::keep(const ComponentVariant& which, std::span<const std::byte> body,
+                        const Pace& pace) {
   const fs::path path = file_of(which);
   if (path.empty() || !why_not_kept().empty() || is_planned(which)) {
     return;
   }
-  const Status written = write_variant(path, sources_.at(which.precision).identity, which, body);
-  if (!written) {
+  const Status written =
+      write_variant(path, sources_.at(which.precision).identity, which, body, pace);
+  if (!written && written.error().code != ErrorCode::kUnavailable) {
     keep_no_more(written.error().message);
   }
 }
@@ -270,7 +274,7 @@ Status VariantStore::read(const ComponentVariant& asked, std::span<std::byte> me
   if (remark != nullptr) {
     *remark = remark_on(which, got);
   }
-  keep(which, memory);
+  keep(which, memory, pace);
   return {};
 }
 

@@ -130,7 +130,7 @@ class VariantStore {
   bool is_planned(const ComponentVariant& which) const;
   std::filesystem::path file_of(const ComponentVariant& which) const;  // empty: not kept
   Status pack(const ComponentVariant& which, std::byte* memory, const Pace& pace);
-  void keep(const ComponentVariant& which, std::span<const std::byte> body);
+  void keep(const ComponentVariant& which, std::span<const std::byte> body, const Pace& pace);
   std::string remark_on(const ComponentVariant& which, const Status& read) const;
   Status pack_one(const ComponentVariant& which, const Pace& pace);
   Status check_folders() const;

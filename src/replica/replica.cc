@@ -235,21 +235,25 @@ Workers::~Workers() {
   }
 }
 
-// Gives up those for which the others wait.
+// In each round, gives up those for which the others wait, until all that are left end.
 void Workers::give_up_what_hangs() {
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::nanoseconds(device_timeout_ns_);
-  std::vector<CpuWorker*> late;
+  std::vector<CpuWorker*> left;
   for (const auto& worker : workers_) {
-    if (device_timeout_ns_ != 0 && !worker->ends_by(until)) {
-      late.push_back(worker.get());
-    }
+    left.push_back(worker.get());
   }
-  const bool known =
-      std::any_of(late.begin(), late.end(), [](auto* one) { return one->holds_up(); });
-  for (CpuWorker* const worker : late) {
-    if (!known || worker->holds_up()) {
-      worker->give_up();
+  while (device_timeout_ns_ != 0) {
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::nanoseconds(device_timeout_ns_);
+    std::erase_if(left, [&](auto* one) { return one->given_up() || one->ends_by(until); });
+    if (left.empty()) {
+      return;
+    }
+    const bool known =
+        std::any_of(left.begin(), left.end(), [](auto* one) { return one->holds_up(); });
+    for (CpuWorker* const worker : left) {
+      if (!known || worker->holds_up()) {
+        worker->give_up();
+      }
     }
   }
 }

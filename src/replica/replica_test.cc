@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <random>
@@ -93,10 +94,10 @@ TEST_F(ReplicasTest, AModelIsUnloadedThoughADeviceHangs) {
   const auto hangs = std::make_shared<HangingOnce>(true);
   constraint = hangs;
   ReplicaOptions options = options_for({.tensor = 2});
-  options.device_timeout_ns = kNsPerS;
+  options.device_timeout_ns = 5 * kNsPerS;
   FleetLoad load(options, *this);
   load.inbox.push({steady_now_ns(), Arrival{request(3)}});
-  hangs->entered.acquire();
+  ASSERT_TRUE(hangs->entered.try_acquire_for(std::chrono::minutes(1)));
 }
 
 // With two stages, several steps are in flight.

@@ -66,6 +66,7 @@ class CpuWorker : public Executor {
   bool holds_up() const override;
   std::optional<std::uint64_t> pieces_prepared() const override;
   void give_up() override;
+  bool given_up() const { return devices_.front()->given_up(); }
 
   // Copies KV blocks of a worker with an equal group into this one's, after the steps started so
   // far and before any later one; then calls `done` on a device's thread. The source's blocks must

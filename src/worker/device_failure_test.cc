@@ -322,7 +322,7 @@ TEST(DeviceFailure, ADeviceThatHangsWhileItPreparesCountsNoPieces) {
   EXPECT_FALSE(failing.scene.worker(victim).stop());
 }
 
-// A device hangs in a step and in a fetch when its replica is stopped; it wakes up later.
+// Both threads of a device hang when its replica is stopped; they go on later.
 TEST(DeviceFailure, AWorkerIsNotStoppedWhileItsDeviceHangs) {
   const std::vector<HoldShards> steps = drops(true);
   FailingScene failing;
@@ -343,7 +343,7 @@ TEST(DeviceFailure, AWorkerIsNotStoppedWhileItsDeviceHangs) {
   failing.scene.worker(1).close();
   EXPECT_FALSE(failing.scene.worker(victim).stop());
   EXPECT_TRUE(failing.scene.worker(1 - victim).stop());
-  busy->goes_on.release();  // the fetch reads what the other device holds, which is still there
+  busy->goes_on.release();
   constraint->goes_on.release();
   while (!failing.scene.worker(victim).stop()) {
     std::this_thread::yield();

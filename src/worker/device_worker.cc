@@ -317,11 +317,11 @@ void DeviceWorker::run(const PrepareResize& entry) {
 }
 
 void DeviceWorker::run(const std::vector<BlockMove>& moves) {
-  rank_->copy_blocks(*rank_, moves);
+  rank_->copy_blocks(*rank_, moves, given_up_);
 }
 
 void DeviceWorker::run(const KvCopy& copy) {
-  rank_->copy_blocks(copy.source->rank(), copy.moves);
+  rank_->copy_blocks(copy.source->rank(), copy.moves, given_up_);
   const bool sound_here = sound();
   if (!given_up_ && copy.source->sound() && sound_here) {
     copy.done();

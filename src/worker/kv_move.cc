@@ -159,7 +159,7 @@ void copy_from(const KvMove& move, const KvMove::Copy& copy, const KvMoveScene& 
   const KvStore& there = *scene.stores[static_cast<std::size_t>(copy.source)];
   team.run((std::ssize(live) + kBlocksAtOnce - 1) / kBlocksAtOnce, [&](std::int64_t task, int) {
     const std::int64_t end = std::min(std::ssize(live), (task + 1) * kBlocksAtOnce);
-    for (std::int64_t i = task * kBlocksAtOnce; i < end; ++i) {
+    for (std::int64_t i = task * kBlocksAtOnce; i < end && !scene.has_failed(); ++i) {
       const BlockId block = live[static_cast<std::size_t>(i)];
       std::memcpy(here.address(scene.layer, move.places.place(copy.home, block), scene.slot_bytes),
                   there.address(scene.layer, copy.from.place(copy.home, block), scene.slot_bytes),

@@ -419,9 +419,13 @@ void Rank::swap_component(const SwapComponent& swap, ShardMemory& memory) {
   pages_.swap(weights_, swap, memory);
 }
 
-void Rank::copy_blocks(const Rank& source, std::span<const BlockMove> moves) {
+void Rank::copy_blocks(const Rank& source, std::span<const BlockMove> moves,
+                       const std::atomic<bool>& given_up) {
   const std::int64_t parts = ceil_div(kv_->block_bytes(), kCopiedAtOnceBytes);
   for (const BlockMove& move : moves) {
+    if (given_up) {
+      return;  // the others do without this device and may have changed their arrays
+    }
     team_.run(parts, [&](std::int64_t part, int) { kv_->copy(*source.kv_, move, part, parts); });
   }
 }

@@ -85,7 +85,9 @@ void Architectures::check_formats(Precision precision) {
     likeliest.resize(
         std::min(likeliest.size(), static_cast<std::size_t>(window > 0 ? window : 75)));
   }
-  if (has_gguf(spec())) {  // norms of bf16 files differ: they are f32 in a GGUF
+  // Norms of bf16 files differ: they are f32 in a GGUF. At bf16 close logits may change places,
+  // since the divisors of rope are f32 in a GGUF too.
+  if (has_gguf(spec()) && precision == Precision::kF32) {
     EXPECT_EQ(tokens.at("f32.gguf"), tokens.at("hf_f32"));
   }
 }
