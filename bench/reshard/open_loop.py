@@ -25,7 +25,7 @@ class Sent:
 
     def send(self, url, seed, clock_s):
         rng = random.Random(seed)
-        body = {"prompt": [rng.randrange(300, 8000) for _ in range(self.prompt_tokens)], "max_tokens": self.answer_tokens,
+        body = {"prompt": [rng.randrange(10, 250) for _ in range(self.prompt_tokens)], "max_tokens": self.answer_tokens,
                 "temperature": 0, "ignore_eos": True, "stream": True}
         try:
             connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=300)
