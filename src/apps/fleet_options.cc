@@ -14,18 +14,23 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
       ->capture_default_str()
       ->group("Devices");
-  app.add_option("--scale", options.scale,
-                 "What becomes of a request that no replica can hold. off: it is refused; paper: "
-                 "replicas become one group for it, as in AMOEBA, and split again after it; "
-                 "neighbours: the same with the neighbours of the replica that --router chose, "
-                 "whatever others could hold, to compare")
-      ->check(one_of({"off", "paper", "neighbours"}))
+  app.add_option(
+         "--scale", options.scale,
+         "What becomes of a request that no replica can hold. off: it is refused; paper: "
+         "replicas become one group for it, as in AMOEBA, and split again after it; "
+         "neighbours: the same with the neighbours of the replica that --router chose, "
+         "whatever others could hold, to compare; joint: as paper, and replicas also become "
+         "one and split again if fewer requests are predicted to be late")
+      ->check(one_of({"off", "paper", "neighbours", "joint"}))
       ->capture_default_str()
       ->group("Devices");
-  app.add_option("--drop", options.drop,
-                 "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
-                 "drop layers that others hold, as in KunServe, and fetch them back after it")
-      ->check(one_of({"off", "paper"}))
+  app.add_option(
+         "--drop", options.drop,
+         "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
+         "drop layers that others hold, as in KunServe, and fetch them back after it; joint: "
+         "they do if that is predicted to cost less than waiting, a lower precision or "
+         "other groups")
+      ->check(one_of({"off", "paper", "joint"}))
       ->capture_default_str()
       ->group("Devices");
   app.add_option("--regroup-at-once", options.holds_at_once,

@@ -244,6 +244,9 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
   config.devices = MorphModel::Devices{model.spec, replica.sizing.budget, form};
   limit_length(model, form, config.engine);
   config.groups = group_config(replica, model.spec);
+  if (config.groups) {
+    config.groups->cost = model.cost;
+  }
   if (config.groups && !model.longest_tokens.empty()) {
     const std::size_t power = std::bit_width(form.group.size()) - 1;
     const auto first = std::min(power, model.longest_tokens.size() - 1);

@@ -92,6 +92,18 @@ double MorphPolicy::seconds(const Form& from, const Form& to, double copy_bytes_
   return bytes / copy_bytes_per_s;
 }
 
+std::vector<Course> MorphPolicy::ways_down(const Situation& now) const {
+  const FormTraits from = traits_of(now.committed);
+  const double loss = traits_of(now.heading).kl_nats;
+  std::vector<Course> ways;
+  for (const Candidate& to : candidates_) {
+    if (to.traits.kl_nats > loss && above_floor(bounds_, to.form)) {
+      ways.push_back({from, to.traits, seconds(now.committed, to.form, now.copy_bytes_per_s)});
+    }
+  }
+  return ways;
+}
+
 double MorphPolicy::cost(const Prediction& prediction) const {
   return late(prediction) + options_.late_per_nat * prediction.kl_nats;
 }
@@ -206,7 +218,7 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
         : above_floor(bounds_, now.heading)
             ? fmt::format("the longest request needs more than {} KV blocks", now.heading.kv.blocks)
             : fmt::format("{} is below the quality floor", precision_label(now.heading));
-    decision.wanted = Wanted{best->candidate.form, reason, stay.present.by_kv};
+    decision.wanted = Wanted{best->candidate.form, reason, stay.present.by_kv, lowers};
   }
   return decision;
 }

@@ -32,6 +32,7 @@ struct Wanted {
   Form form;
   std::string reason;     // for people, with the predictions
   bool for_room = false;  // KV blocks are what `heading` lacks first
+  bool lowers = false;    // it loses more quality than `heading`
 };
 
 struct Decision {
@@ -57,6 +58,11 @@ class MorphPolicy {
   std::optional<Wanted> decide(const PaperRule& rule, const Situation& now) const;
 
   const std::vector<Form>& path() const { return path_; }
+  const Serving& serving() const { return serving_; }
+  double late_per_nat() const { return options_.late_per_nat; }
+  FormTraits traits_of(const Form& form) const { return candidate_of(form).traits; }
+  // Returns the ways to forms that lose more quality than `heading`.
+  std::vector<Course> ways_down(const Situation& now) const;
 
   // Predicts how long a morph takes.
   double seconds(const Form& from, const Form& to, double copy_bytes_per_s) const;

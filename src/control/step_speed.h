@@ -46,6 +46,15 @@ class StepSpeed {
   StepSpeed(const StepCost& cost, int most_step_tokens)
       : cost_(cost), most_step_tokens_(most_step_tokens) {}
 
+  // Returns the speed of steps with another cost, corrected by what was learned here.
+  StepSpeed at_cost(const StepCost& cost) const {
+    StepSpeed other = *this;
+    other.cost_ = cost;
+    return other;
+  }
+
+  bool has_learned() const { return correction_.factor(LayerShares{}) != 1; }
+  void learn(const StepSpeed& other) { correction_ = other.correction_; }
   void step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns);
 
   StepLine line_of(const StepPrecision& precision) const {

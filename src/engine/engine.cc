@@ -201,6 +201,14 @@ void Engine::resume_form(TimeNs now_ns) {
   settle();
 }
 
+void Engine::allow_lowering(TimeNs now_ns) {
+  if (steering_ && steering_->wants_lowering()) {
+    begin(now_ns);
+    steering_->allow_lowering();
+    settle();
+  }
+}
+
 Result<Morph> Engine::lead_form(const FormWish& wish, TimeNs now_ns) {
   begin(now_ns);
   check(steering_ != nullptr, "a form that never changes is led nowhere");

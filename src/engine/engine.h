@@ -97,6 +97,12 @@ class Engine {
   // After the hold, see FormSteering.
   void resume_form(TimeNs now_ns);
   bool at_pin() const { return !steering_ || steering_->at_pin(); }
+  // For a fleet that weighs groups against lower precision; nothing if the form never changes.
+  std::optional<FormView> form_view() const {
+    return steering_ ? std::optional(steering_->view()) : std::nullopt;
+  }
+  // Lets the policy lower precision if it has decided so.
+  void allow_lowering(TimeNs now_ns);
   // Returns true if no step is in flight and no KV is exchanged with another engine.
   bool quiet() const { return started_.empty() && !exchanges_kv(); }
   bool exchanges_kv() const { return scheduler_.exchanges_kv(); }

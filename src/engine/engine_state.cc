@@ -20,6 +20,7 @@ EngineState join_homes(std::vector<EngineState> homes) {
   }
   all.scheduler = join_homes(std::move(schedulers));
   all.form_counts = std::move(homes.front().form_counts);
+  all.times = std::move(homes.front().times);
   all.policy = std::move(homes.front().policy);
   return all;
 }
@@ -35,6 +36,7 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
     home.packing = all.packing;
     home.policy = all.policy;
     home.pin = all.pin;
+    home.times = all.times;
     for (const auto* sequences : {&scheduler.running, &scheduler.waiting}) {
       for (const auto& sequence : *sequences) {
         home.live.insert(all.live.extract(sequence->asks.id));
@@ -55,6 +57,7 @@ EngineState Engine::release_all(TimeNs now_ns) {
     state.policy = steering_->chosen_policy();
     state.pin = steering_->pin();
   }
+  state.times = times_;
   timers_.clear();
   state.packing = steering_ ? steering_->packing() : nullptr;
   for (auto& [request, live] : state.live) {
@@ -73,6 +76,12 @@ void Engine::absorb(EngineState state, TimeNs now_ns) {
   check(live_.empty(), "only an empty engine takes the place of others");
   scheduler_.absorb(std::move(state.scheduler));
   live_ = std::move(state.live);
+  if (state.times) {
+    times_.learn_answers(*state.times);
+    if (!times_.speed().has_learned()) {
+      times_.learn_steps(*state.times);
+    }
+  }
   if (steering_) {
     if (state.form_counts) {
       steering_->go_on_from(*state.form_counts);

@@ -9,6 +9,7 @@
 #include "contract/morph.h"
 #include "engine/form_steering.h"
 #include "engine/live_request.h"
+#include "engine/queue_times.h"
 #include "scheduler/scheduler_state.h"
 
 namespace protean {
@@ -22,6 +23,7 @@ struct EngineState {
   std::optional<FormCounts> form_counts;
   std::optional<FormWish> policy;          // its mode and floor; a group takes its first home's
   std::optional<FormWish> pin;             // an operator's form; a group takes a home's
+  std::optional<QueueTimes> times;         // what was learned of steps and answers
   std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
 };
 

@@ -140,15 +140,29 @@ void FormSteering::observe(const Observation& observation) {
                   : std::numeric_limits<int>::max());
 }
 
+Situation FormSteering::situation() const {
+  return {.committed = run_.committed(),
+          .heading = run_.wanted(),
+          .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
+          .copy_bytes_per_s = pace_.bytes_per_s,
+          .failed = {},
+          .missing = {}};
+}
+
+FormView FormSteering::view() const {
+  return {.load = decided_.load,
+          .speed = times_.speed(),
+          .serving = policy_.serving(),
+          .form = policy_.traits_of(run_.wanted()),
+          .late_per_nat = config_.policy.late_per_nat,
+          .copy_bytes_per_s = pace_.bytes_per_s,
+          .down = policy_rules() ? policy_.ways_down(situation()) : std::vector<Course>()};
+}
+
 Situation FormSteering::situation(const Observation& observation, const Demand& demand) {
   std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
-  Situation now{.committed = run_.committed(),
-                .heading = run_.wanted(),
-                .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
-                .needed_blocks = observation.kv_blocks_used + demand.blocks_wanted,
-                .copy_bytes_per_s = pace_.bytes_per_s,
-                .failed = {},
-                .missing = {}};
+  Situation now = situation();
+  now.needed_blocks = observation.kv_blocks_used + demand.blocks_wanted;
   for (const FailedSwap& failed : failed_) {
     now.failed.push_back(failed.swap);
   }
@@ -160,8 +174,8 @@ Situation FormSteering::situation(const Observation& observation, const Demand& 
 
 void FormSteering::decide(const Observation& observation) {
   const Demand demand = scheduler_.demand();
-  const Load load =
-      watch_.load(now_ns_, scheduler_, times_.lengths(), config_.start.kv.block_tokens);
+  decided_.load = watch_.load(now_ns_, scheduler_, times_.lengths(), config_.start.kv.block_tokens);
+  const bool may_lower = std::exchange(decided_.may_lower, false) || !config_.weighed;
   watch_.expect_wait(observation.expected_wait_ns);
   if (!policy_rules()) {
     return;
@@ -170,8 +184,12 @@ void FormSteering::decide(const Observation& observation) {
     decide_by_paper(observation, demand);
     return;
   }
-  Decision decision = policy_.decide(times_.speed(), load, situation(observation, demand));
-  predictions_ = std::move(decision.predictions);
+  Decision decision = policy_.decide(times_.speed(), decided_.load, situation(observation, demand));
+  decided_.predictions = std::move(decision.predictions);
+  decided_.wants_lowering = decision.wanted && decision.wanted->lowers && !may_lower;
+  if (decided_.wants_lowering) {
+    return;
+  }
   if (!decision.wanted && !run_.busy()) {
     decision.wanted = Wanted{with_free_pages(run_.committed()), "pages lie idle", true};
   }
@@ -236,7 +254,7 @@ void FormSteering::set_policy(const FormWish& wish) {
   config_.policy.late_per_nat = options_for(config_.mode).late_per_nat;
   config_.bounds.floor = wish.floor.value_or(config_.bounds.floor);
   policy_ = policy_of(config_, scheduler_.config());
-  predictions_.clear();
+  decided_.predictions.clear();
   next_decision_ns_ = now_ns_;
   ++changes_;
   take_free_pages();
@@ -356,7 +374,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->remarks_total = totals.remarks;
   status->output_tokens = ledger_.totals();
   status->load = watch_.seen(now_ns_);
-  status->predictions = predictions_;
+  status->predictions = decided_.predictions;
   status->history = run_.history();
   return status;
 }

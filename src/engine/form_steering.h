@@ -29,6 +29,17 @@ struct FormCounts {
   std::vector<TokensAt> output_tokens;  // by precision
 };
 
+// What a fleet needs to know of a replica to predict it in other forms and groups.
+struct FormView {
+  Load load;  // as of the latest decision
+  StepSpeed speed;
+  Serving serving;
+  FormTraits form;
+  double late_per_nat = 0;
+  double copy_bytes_per_s = 0;
+  std::vector<Course> down;  // to forms of lower precision that its policy may choose
+};
+
 // Steers a replica's form: watches its load, asks the policy, answers operators' wishes, also about
 // the policy itself, and runs the morphs that follow. A wish pins the form until it is released, or
 // until its morph fails. Requests are promised only as much KV as a form has that can still be
@@ -78,6 +89,15 @@ class FormSteering {
   void take_pin(std::optional<FormWish> pin);
   // Returns false if it rests at other precisions than an operator chose.
   bool at_pin() const;
+  FormView view() const;
+  // Returns true if the latest decision was to lower precision, which the fleet has to allow
+  // (MorphConfig::weighed).
+  bool wants_lowering() const { return decided_.wants_lowering; }
+  // Lets the next observe() decide at once, and lower precision.
+  void allow_lowering() {
+    decided_.may_lower = true;
+    next_decision_ns_ = now_ns_;
+  }
   bool busy() const { return run_.busy(); }
   bool committing() const { return run_.committing(); }
   const Form& committed() const { return run_.committed(); }
@@ -106,6 +126,7 @@ class FormSteering {
   void advance(bool quiet);
   bool at_rest() const;
   Situation situation(const Observation& observation, const Demand& demand);
+  Situation situation() const;
   void decide(const Observation& observation);
   void decide_by_paper(const Observation& observation, const Demand& demand);
   void go_towards(const Wanted& wanted, const MorphAim& aim);
@@ -146,7 +167,12 @@ class FormSteering {
     double bytes = 0;  // what the morph under way copies; 0: not to be learned from
     TimeNs began_ns = 0;
   } pace_;
-  std::vector<FormPrediction> predictions_;
+  struct {
+    Load load;
+    std::vector<FormPrediction> predictions;
+    bool wants_lowering = false;
+    bool may_lower = false;         // the next one
+  } decided_;                       // of the latest decision
   TimeNs larger_kv_since_ns_ = -1;  // since when a request waits for a larger KV; -1: none does
   std::optional<FormWish> pin_;     // an operator's precisions, until released or out of reach
   // Counts changes of owner, policy and packing, which the run does not count.

@@ -28,6 +28,7 @@ struct MorphConfig {
   // Requests that need a larger KV cache fail if no morph leads to it, and no step of a morph
   // commits and no variant is packed for this long.
   TimeNs larger_kv_within_ns = 30 * kNsPerS;
+  bool weighed = false;         // the policy lowers precision only when the fleet allows it
   std::uint64_t ids_after = 0;  // ids of the engine's morph steps are larger than this
 };
 

@@ -41,17 +41,19 @@ std::string_view to_string(DropPolicy policy) {
       return "off";
     case DropPolicy::kPaper:
       return "paper";
+    case DropPolicy::kJoint:
+      return "joint";
   }
   return "?";
 }
 
 Result<DropPolicy> parse_drop(std::string_view name) {
-  for (const DropPolicy policy : {DropPolicy::kOff, DropPolicy::kPaper}) {
+  for (const DropPolicy policy : {DropPolicy::kOff, DropPolicy::kPaper, DropPolicy::kJoint}) {
     if (to_string(policy) == name) {
       return policy;
     }
   }
-  return make_error(ErrorCode::kInvalidArgument, "--drop {}: use off or paper", name);
+  return make_error(ErrorCode::kInvalidArgument, "--drop {}: use off, paper or joint", name);
 }
 
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,

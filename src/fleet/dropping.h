@@ -16,6 +16,7 @@ namespace protean {
 enum class DropPolicy : std::uint8_t {
   kOff,
   kPaper,  // KunServe section 4.1
+  kJoint,  // if it is predicted to pay
 };
 
 std::string_view to_string(DropPolicy policy);

@@ -86,7 +86,7 @@ TEST(Dropping, LayersAreFetchedBackBelowHalfOfWhatReplicasHoldWithoutADrop) {
 TEST(Dropping, PoliciesHaveNames) {
   EXPECT_EQ(parse_drop("paper").value(), DropPolicy::kPaper);
   EXPECT_EQ(parse_drop("off").value(), DropPolicy::kOff);
-  EXPECT_EQ(parse_drop("all").error().message, "--drop all: use off or paper");
+  EXPECT_EQ(parse_drop("all").error().message, "--drop all: use off, paper or joint");
 }
 
 // Bursts of requests at random: replicas group by layers while KV is short and part after it, and

@@ -30,6 +30,9 @@ Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink&
   for (std::size_t i = 0; i < members.size(); ++i) {
     EngineConfig config = members[i].engine;
     config.replica = ReplicaId{static_cast<std::int32_t>(i)};
+    if (config.morph) {
+      config.morph->weighed = weighs(grouping_.config());
+    }
     stations_[i].executor = std::make_unique<HomeExecutor>(*members[i].executor);
     stations_[i].engine = std::make_unique<Engine>(config, *stations_[i].executor, outputs);
     seen_[i] = stations_[i].engine->observe();
@@ -91,11 +94,15 @@ void Fleet::regroup(TimeNs now_ns) {
   if (scales() || !held_.empty()) {
     serve_held(now_ns);
   }
-  if (scales() && held_.empty() && !grouping_.busy()) {
+  const GroupConfig& config = grouping_.config();
+  if (scales() && config.scale != ScalePolicy::kJoint && held_.empty() && !grouping_.busy()) {
     scale_down(now_ns);
   }
-  if (grouping_.config().drop != DropPolicy::kOff && !grouping_.busy()) {
+  if (config.drop == DropPolicy::kPaper && !grouping_.busy()) {
     drop_or_restore(now_ns);
+  }
+  if (weighs(config)) {
+    weigh(now_ns);
   }
   for (const auto& [request, replica] : grouping_.take_moved()) {
     const auto owner = owner_.find(request);
@@ -112,6 +119,9 @@ void Fleet::regroup(TimeNs now_ns) {
 }
 
 void Fleet::on(Arrival& arrival, TimeNs now_ns) {
+  if (weighs(grouping_.config())) {
+    count_arrival(arrival.request, now_ns);
+  }
   candidates_.clear();
   candidate_replicas_.clear();
   std::size_t turn = 0;
@@ -139,7 +149,9 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
       } else if (hold(arrival, now_ns)) {
         return;
       }
-      pass_over_closing();
+      if (grouping_.config().scale != ScalePolicy::kJoint) {
+        pass_over_closing();
+      }
     }
     chosen = choose_replica(router_, candidates_, turn % candidates_.size());
   }
@@ -387,6 +399,10 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
   }
   if (!held_.empty() && attempts_.not_before_ns > now_ns_) {
     next_ns = std::min(next_ns.value_or(attempts_.not_before_ns), attempts_.not_before_ns);
+  }
+  if (!weighing_.groups.empty() && !grouping_.busy()) {
+    const TimeNs weighing_ns = std::max(weighing_.next_ns, now_ns_ + 1);
+    next_ns = std::min(next_ns.value_or(weighing_ns), weighing_ns);
   }
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const auto deadline_ns = stations_[i].engine->next_deadline_ns();

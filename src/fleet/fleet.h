@@ -12,6 +12,8 @@
 
 #include "base/ids.h"
 #include "base/replica_id.h"
+#include "control/arrival_rate.h"
+#include "control/fleet_choice.h"
 #include "engine/engine.h"
 #include "fleet/grouping.h"
 #include "fleet/live_migration.h"
@@ -102,6 +104,19 @@ class Fleet : private TokenSink {
     int failed_in_a_row = 0;
     std::uint64_t failures_seen = 0;  // of Grouping::failures()
   };
+  // A replica or group in service, as the joint policies see it.
+  struct Unit {
+    std::size_t index = 0;
+    int replicas = 1;
+    FormView view;
+  };
+  // What the joint policies know.
+  struct Weighing {
+    std::map<ReplicaId, TimeNs> groups;   // that they formed, and when
+    ArrivalRate arrivals;                 // of all requests
+    std::deque<TimeNs> long_arrivals_ns;  // of requests that need a group
+    TimeNs next_ns = 0;
+  };
   struct ToMigrate {
     RequestId request;
     ReplicaId from;
@@ -140,6 +155,15 @@ class Fleet : private TokenSink {
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
   void drop_or_restore(TimeNs now_ns);
+  void count_arrival(const Request& request, TimeNs now_ns);
+  void weigh(TimeNs now_ns);
+  bool regroups(TimeNs now_ns);
+  bool part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns);
+  bool group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns);
+  std::optional<std::vector<Unit>> two_to_weigh(std::vector<Unit>& units) const;
+  std::optional<ServingWay> as_group(const Unit& unit, GroupBy by, const Load& load) const;
+  double seconds_to_group(const FormView& view, const Load& load) const;
+  static ServingWay way_of(const FormView& view, int units, Course course);
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
   ScaleCandidate candidate_of(std::size_t index) const;
   std::int64_t blocks_needed(std::int64_t prompt, std::int64_t max_tokens) const;
@@ -183,6 +207,7 @@ class Fleet : private TokenSink {
   std::deque<ToMigrate> to_migrate_;  // not begun yet
   std::set<ReplicaId> scaled_;        // groups that the scale policy formed, by their first replica
   Attempts attempts_;
+  Weighing weighing_;
   TimeNs now_ns_ = 0;  // of the latest event
   std::uint64_t last_copy_ = 0;
 };

@@ -65,6 +65,8 @@ class Grouping {
   std::int64_t least_kv_blocks(ReplicaId group) const {
     return groups_[index(group)].back().wide.kv.blocks;
   }
+  // Returns the parked engine of the group's first home.
+  const Engine& home_engine(ReplicaId group) const { return *groups_[index(group)].back().first; }
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }

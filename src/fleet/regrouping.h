@@ -16,6 +16,7 @@
 #include "contract/groups.h"
 #include "contract/model_spec.h"
 #include "contract/morph.h"
+#include "cost/group_cost.h"
 #include "cost/pages.h"
 #include "engine/engine.h"
 #include "fleet/dropping.h"
@@ -39,9 +40,13 @@ struct GroupConfig {
   int steps_at_once = 1;  // HoldShards steps that are committed between two joint steps
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
+  GroupCost cost;  // of steps of this model; not known: those of a group are taken for a replica's
   // Tokens of the longest request that a group of 2^k replicas serves; empty: what its KV holds.
   std::vector<int> longest_tokens;
 };
+
+// Returns true if a policy weighs groups against lower precision.
+bool weighs(const GroupConfig& config);
 
 // Replicas that serve as one, with what they need to part again.
 struct Group {

@@ -34,18 +34,21 @@ std::string_view to_string(ScalePolicy policy) {
       return "paper";
     case ScalePolicy::kNeighbours:
       return "neighbours";
+    case ScalePolicy::kJoint:
+      return "joint";
   }
   return "?";
 }
 
 Result<ScalePolicy> parse_scale(std::string_view name) {
   for (const ScalePolicy policy :
-       {ScalePolicy::kOff, ScalePolicy::kPaper, ScalePolicy::kNeighbours}) {
+       {ScalePolicy::kOff, ScalePolicy::kPaper, ScalePolicy::kNeighbours, ScalePolicy::kJoint}) {
     if (to_string(policy) == name) {
       return policy;
     }
   }
-  return make_error(ErrorCode::kInvalidArgument, "--scale {}: use off, paper or neighbours", name);
+  return make_error(ErrorCode::kInvalidArgument, "--scale {}: use off, paper, neighbours or joint",
+                    name);
 }
 
 std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandidate> candidates,

@@ -23,6 +23,7 @@ enum class ScalePolicy : std::uint8_t {
   // The paper's baseline (section 4.2.4): the router does not look at what replicas can
   // hold, and the replica that it chose becomes one with its neighbours if it has to.
   kNeighbours,
+  kJoint,  // the same for requests that nothing else can hold, and if a group is predicted to pay
 };
 
 std::string_view to_string(ScalePolicy policy);

@@ -83,7 +83,8 @@ TEST(Scaling, TheChosenReplicaGrowsWithItsNeighboursEvenIfAGroupCouldHoldTheRequ
 TEST(Scaling, PoliciesHaveNames) {
   EXPECT_EQ(parse_scale("paper").value(), ScalePolicy::kPaper);
   EXPECT_EQ(parse_scale("off").value(), ScalePolicy::kOff);
-  EXPECT_EQ(parse_scale("wide").error().message, "--scale wide: use off, paper or neighbours");
+  EXPECT_EQ(parse_scale("wide").error().message,
+            "--scale wide: use off, paper, neighbours or joint");
 }
 
 TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {

@@ -117,7 +117,9 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
                       spec](const Form& form) { return wide_engine_config(options, spec, form); },
       .steps_at_once = options.holds_at_once,
       .scale = options.scale,
-      .drop = options.drop};
+      .drop = options.drop,
+      .cost = group_cost(engine_config(options, spec).step_cost, spec,
+                         fingerprint_options(options).layers, kAssumedSums)};
 }
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {

@@ -21,12 +21,17 @@ MorphModel::MorphModel(Devices devices, const MorphCost& cost, std::uint64_t see
 // Returns the pages that preparing the step takes on each device.
 MorphModel::Pages MorphModel::pages_of(const MorphStep& step) const {
   const auto* hold = std::get_if<HoldShards>(&step);
+  const auto* swap = std::get_if<SwapComponent>(&step);
   const std::int64_t most =
       hold == nullptr ? pages_to_prepare(spec_, form_, step, budget_.page_bytes) : 0;
   Pages pages;
   for (int device = 0; device < static_cast<int>(form_.group.size()); ++device) {
-    pages.push_back(
-        hold == nullptr ? most : pages_to_hold(spec_, form_, *hold, device, budget_.page_bytes));
+    const bool concerned =
+        swap == nullptr ||
+        !form_.group[static_cast<std::size_t>(device)].of(swap->layer, swap->component).empty();
+    pages.push_back(hold != nullptr ? pages_to_hold(spec_, form_, *hold, device, budget_.page_bytes)
+                    : concerned     ? most
+                                    : 0);
   }
   return pages;
 }
