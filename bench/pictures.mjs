@@ -34,7 +34,7 @@ const want = (server, wish) => fetch(`${server.admin}/admin/form`, { method: 'PU
 async function openBoth(browser, url, viewport) {
   const pages = [];
   for (const colorScheme of schemes) {
-    const context = await browser.newContext({ colorScheme, viewport, deviceScaleFactor: 1.5, locale: 'en-GB' });
+    const context = await browser.newContext({ colorScheme, viewport, deviceScaleFactor: 1.5, locale: 'en-GB', reducedMotion: 'reduce' });
     const page = await context.newPage();
     await page.goto(url);
     pages.push(page);
@@ -91,7 +91,7 @@ async function pictureMorph(browser) {
 async function pictureFleet(browser) {
   const server = await startServer('--data-parallel-size', '3', '--max-tensor-parallel-size', '2', '--threads', '1');
   try {
-    const boards = await openBoth(browser, `${server.admin}/dashboard`, { width: 1400, height: 1095 });
+    const boards = await openBoth(browser, `${server.admin}/dashboard`, { width: 1400, height: 1082 });
     let end = Infinity;
     const load = keepAsking(server, () => end, 24);
     await sleep(8_000);
