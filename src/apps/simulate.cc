@@ -15,6 +15,7 @@
 #include "apps/options.h"
 #include "apps/simulation_report.h"
 #include "apps/version.h"
+#include "control/fleet_choice.h"
 #include "cost/known_models.h"
 #include "cost/memory.h"
 #include "loadtest/report_json.h"
@@ -241,6 +242,7 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
                          model.morph_cost.fetch_bytes_per_us;
   config.morph_cost = model.morph_cost;
   config.group_cost = model.cost;
+  config.engine.step_cost = cost_of(model.cost, model.spec, form);
   config.devices = MorphModel::Devices{model.spec, replica.sizing.budget, form};
   limit_length(model, form, config.engine);
   config.groups = group_config(replica, model.spec);

@@ -119,9 +119,10 @@ StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form)
     weights = std::max(weights, stretch.part.weights);
     attention = std::max(attention, stretch.part.attention);
   }
-  slowest.token_us *= weights;
-  slowest.context_token_us *= attention;
-  slowest.kv_token_us *= attention;
+  for (double* const time : {&slowest.context_token_us, &slowest.sequence_us, &slowest.kv_token_us,
+                             &slowest.far_kv_token_us}) {
+    *time *= attention;
+  }
   for (LayersCost& layers : slowest.layers) {
     for (double* const time :
          {&layers.step_us, &layers.token_us, &layers.more_token_us, &layers.tile_us}) {

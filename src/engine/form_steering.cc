@@ -176,6 +176,7 @@ void FormSteering::decide(const Observation& observation) {
   const Demand demand = scheduler_.demand();
   decided_.load = watch_.load(now_ns_, scheduler_, times_.lengths(), config_.start.kv.block_tokens);
   const bool may_lower = std::exchange(decided_.may_lower, false) || !config_.weighed;
+  decided_.wants_lowering = false;
   watch_.expect_wait(observation.expected_wait_ns);
   if (!policy_rules()) {
     return;

@@ -119,9 +119,16 @@ void Fleet::regroup(TimeNs now_ns) {
 }
 
 void Fleet::on(Arrival& arrival, TimeNs now_ns) {
+  const Request& request = arrival.request;
+  const Asked asked{request.id, std::ssize(request.prompt),
+                    blocks_needed(std::ssize(request.prompt), request.max_tokens)};
+  place(arrival, now_ns);
   if (weighs(grouping_.config())) {
-    count_arrival(arrival.request, now_ns);
+    count_arrival(asked, now_ns);
   }
+}
+
+void Fleet::place(Arrival& arrival, TimeNs now_ns) {
   candidates_.clear();
   candidate_replicas_.clear();
   std::size_t turn = 0;
@@ -171,6 +178,9 @@ void Fleet::on(const WantGroups& want, TimeNs now_ns) {
   OutputBatch batch{.at_ns = now_ns};
   batch.outputs.emplace_back(
       GroupsAnswered{want.wish_id, grouping_.want(want.wish, "an operator's wish", true, now_ns)});
+  if (std::get<GroupsAnswered>(batch.outputs.front()).changes.ok()) {
+    forget_groups(want.wish);
+  }
   batch.groups = grouping_.status_if_changed();  // an operator who has the answer may look at once
   batch.observation = at(ReplicaId{0}).observe();
   sink_.emit(std::move(batch));

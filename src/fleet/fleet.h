@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -112,7 +113,8 @@ class Fleet : private TokenSink {
   };
   // What the joint policies know.
   struct Weighing {
-    std::map<ReplicaId, TimeNs> groups;   // that they formed, and when
+    // When they formed groups, by first replica and number of replicas.
+    std::map<std::pair<ReplicaId, std::size_t>, TimeNs> groups;
     ArrivalRate arrivals;                 // of all requests
     std::deque<TimeNs> long_arrivals_ns;  // of requests that need a group
     TimeNs next_ns = 0;
@@ -155,7 +157,15 @@ class Fleet : private TokenSink {
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
   void drop_or_restore(TimeNs now_ns);
-  void count_arrival(const Request& request, TimeNs now_ns);
+  struct Asked {
+    RequestId id;
+    std::int64_t prompt_tokens = 0;
+    std::int64_t blocks = 0;  // of KV
+  };
+  void place(Arrival& arrival, TimeNs now_ns);
+  void count_arrival(const Asked& asked, TimeNs now_ns);
+  void remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns);
+  void forget_groups(const GroupWish& wish);
   void weigh(TimeNs now_ns);
   bool regroups(TimeNs now_ns);
   bool part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns);

@@ -295,10 +295,9 @@ bool Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason
   const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
   if (begun) {
     const std::vector<ReplicaId>& group = wish.groups.front();
-    const ReplicaId first = *std::min_element(group.begin(), group.end());
-    scaled_.insert(first);
+    scaled_.insert(*std::min_element(group.begin(), group.end()));
     if (weighs(grouping_.config())) {
-      weighing_.groups[first] = now_ns;
+      remember_group(group, now_ns);
     }
   }
   count_failures(now_ns);

@@ -1,6 +1,7 @@
 // Groups by what they are predicted to save (docs/policy.md): `--scale joint` and `--drop joint`.
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 #include <utility>
 
@@ -22,11 +23,33 @@ bool weighs(const GroupConfig& config) {
   return config.scale == ScalePolicy::kJoint || config.drop == DropPolicy::kJoint;
 }
 
-void Fleet::count_arrival(const Request& request, TimeNs now_ns) {
-  weighing_.arrivals.arrived(now_ns, std::ssize(request.prompt));
-  const GroupConfig& config = grouping_.config();
-  if (blocks_needed(std::ssize(request.prompt), request.max_tokens) > config.form.kv.blocks) {
+// Counts a request that was just placed, unless it was refused.
+void Fleet::count_arrival(const Asked& asked, TimeNs now_ns) {
+  const bool accepted = owner_.contains(asked.id) ||
+                        std::any_of(held_.begin(), held_.end(), [&](const HeldRequest& held) {
+                          return held.asks().id == asked.id;
+                        });
+  if (!accepted) {
+    return;
+  }
+  weighing_.arrivals.arrived(now_ns, asked.prompt_tokens);
+  if (asked.blocks > grouping_.config().form.kv.blocks) {
     weighing_.long_arrivals_ns.push_back(now_ns);
+  }
+}
+
+void Fleet::remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns) {
+  const ReplicaId first = *std::min_element(replicas.begin(), replicas.end());
+  weighing_.groups[{first, replicas.size()}] = now_ns;
+}
+
+// Groups that an operator names are the operator's.
+void Fleet::forget_groups(const GroupWish& wish) {
+  for (const std::vector<ReplicaId>& replicas : wish.groups) {
+    for (const ReplicaId replica : replicas) {
+      std::erase_if(weighing_.groups, [&](const auto& one) { return one.first.first == replica; });
+      scaled_.erase(replica);
+    }
   }
 }
 
@@ -49,8 +72,10 @@ void Fleet::weigh(TimeNs now_ns) {
 
 // Forms or parts a group if that pays. Returns false if none does.
 bool Fleet::regroups(TimeNs now_ns) {
-  std::erase_if(weighing_.groups,
-                [this](const auto& one) { return !grouping_.is_group(one.first); });
+  std::erase_if(weighing_.groups, [this](const auto& one) {
+    const auto& [first, replicas] = one.first;
+    return !grouping_.is_group(first) || grouping_.replicas_of(first).size() < replicas;
+  });
   std::vector<Unit> units;
   std::vector<Load> loads;
   double replicas = 0;
@@ -84,12 +109,16 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
   }
   for (const Unit& unit : units) {
     const ReplicaId replica{static_cast<std::int32_t>(unit.index)};
-    const auto since = weighing_.groups.find(replica);
-    if (since == weighing_.groups.end() || !grouping_.is_group(replica) || unit.replicas < kHomes ||
-        !stations_[unit.index].engine->form_at_rest()) {
+    const Engine& engine = *stations_[unit.index].engine;
+    const auto since =
+        weighing_.groups.find(std::pair(replica, static_cast<std::size_t>(unit.replicas)));
+    if (since == weighing_.groups.end() || !engine.form_at_rest()) {
       continue;
     }
     const auto home = grouping_.home_engine(replica).form_view();
+    if (static_cast<double>(engine.largest_need()) > home->form.kv_blocks) {
+      continue;  // it would wait for the end of a request and take no other that is as long
+    }
     Load load = share_of(one, unit.replicas);
     load.largest_tokens = unit.view.load.largest_tokens;
     const double there_s = seconds_to_group(*home, load);
@@ -101,15 +130,25 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
     const ServingWay stays = way_of(unit.view, 1, {unit.view.form, unit.view.form, 0});
     const ServingWay parts = way_of(*home, kHomes, {from, home->form, back_s});
     const double kept_s = static_cast<double>(now_ns - since->second) / kNsPerS;
+    const WayOutlook apart = outlook_of(parts, load, false);
+    const std::array together = {outlook_of(stays, load, false)};
+    if (choose_group(apart, {}, together)) {
+      continue;  // it would form again at once
+    }
     if (pays({.group = outlook_of(stays, load, true),
               .parts = outlook_of(parts, load, true),
               .returns = static_cast<double>(weighing_.long_arrivals_ns.size()),
               .lasted_s = std::min(kept_s, load.arrivals.lasts_s),
               .there_and_back_s = there_s + back_s})) {
-      return grouping_
-          .want({.groups = grouping_.homes_of(replica)},
-                "no more requests are predicted to be late without the group", false, now_ns)
-          .ok();
+      const bool begun =
+          grouping_
+              .want({.groups = grouping_.homes_of(replica)},
+                    "no more requests are predicted to be late without the group", false, now_ns)
+              .ok();
+      if (!begun) {
+        attempts_.not_before_ns = now_ns + kNsPerS;
+      }
+      return begun;
     }
   }
   return false;
@@ -152,7 +191,9 @@ std::optional<ServingWay> Fleet::as_group(const Unit& unit, GroupBy by, const Lo
                kv_blocks_beside(config.spec, *wide, config.budget.pages - config.budget.reserve,
                                 config.budget.page_bytes)));
   ServingWay way = way_of(unit.view, 1, {from, to, seconds_to_group(unit.view, load)});
-  way.speed = unit.view.speed.at_cost(cost_of(config.cost, config.spec, *wide));
+  if (config.cost.shared.front().is_known()) {
+    way.speed = unit.view.speed.at_cost(cost_of(config.cost, config.spec, *wide));
+  }
   way.serving.most_sequences = limits.max_num_seqs;
   way.serving.steps_in_flight = limits.steps_in_flight;
   return way;
@@ -170,6 +211,9 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
       std::max(unit.view.load.largest_tokens, two->back().view.load.largest_tokens);
   const FormView& view = unit.view;
   const WayOutlook stay = outlook_of(way_of(view, kHomes, {view.form, view.form, 0}), load, false);
+  if (stay.serves && stay.cost < kLeastLate) {
+    return false;  // no way saves a request
+  }
   std::vector<WayOutlook> lower;
   for (const Course& down : view.down) {
     lower.push_back(outlook_of(way_of(view, kHomes, down), load, false));
@@ -200,8 +244,7 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
   }
   const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
   if (begun) {
-    weighing_.groups[*std::min_element(wish.groups.front().begin(), wish.groups.front().end())] =
-        now_ns;
+    remember_group(wish.groups.front(), now_ns);
   } else {
     attempts_.not_before_ns = now_ns + kNsPerS;
   }

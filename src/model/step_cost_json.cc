@@ -161,7 +161,7 @@ Result<MachineStepCost> parse_step_cost(const json::object& object, const std::s
       !read_cost(object, measured)) {
     return make_error(ErrorCode::kCorrupt,
                       "{} is not the cost of steps that `protean profile --steps --json` prints: a "
-                      "field is missing or cannot be a time",
+                      "field is missing or cannot be a time; measure again with this version",
                       name);
   }
   measured.cpu = std::string_view(cpu->get_string());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "control/fleet_choice.h"
 #include "device/cpu/seat.h"
 #include "host/machine.h"
 #include "replica/model_options.h"
@@ -67,6 +68,26 @@ bool may_join(const ReplicaOptions& options) {
          !options.morph->bounds.spec.parallel_halves;
 }
 
+namespace {
+
+GroupCost cost_of_groups(const ReplicaOptions& options, const ModelSpec& spec) {
+  if (options.step_cost.is_known()) {
+    return group_cost(options.step_cost, spec, fingerprint_options(options).layers, kAssumedSums);
+  }
+  return group_cost(nominal_step_cost(spec), spec, kPrecisions, kAssumedSums);
+}
+// Returns what steps of one replica cost.
+StepCost step_cost_of(const ReplicaOptions& options, const ModelSpec& spec) {
+  if (options.step_cost.is_known()) {
+    return options.step_cost;
+  }
+  const Form& form = options.sizing.form;
+  return form.group.size() == 1 ? nominal_step_cost(spec)
+                                : cost_of(cost_of_groups(options, spec), spec, form);
+}
+
+}  // namespace
+
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec) {
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
@@ -81,7 +102,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .balance = balance_of(options, spec)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
-          .step_cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec),
+          .step_cost = step_cost_of(options, spec),
           .step_precision = options.sizing.step_precision};
 }
 
@@ -118,8 +139,7 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
       .steps_at_once = options.holds_at_once,
       .scale = options.scale,
       .drop = options.drop,
-      .cost = group_cost(engine_config(options, spec).step_cost, spec,
-                         fingerprint_options(options).layers, kAssumedSums)};
+      .cost = cost_of_groups(options, spec)};
 }
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
