@@ -20,7 +20,7 @@ EngineState join_homes(std::vector<EngineState> homes) {
   }
   all.scheduler = join_homes(std::move(schedulers));
   all.form_counts = std::move(homes.front().form_counts);
-  all.times = std::move(homes.front().times);
+  all.times = homes.front().times;
   all.policy = std::move(homes.front().policy);
   return all;
 }

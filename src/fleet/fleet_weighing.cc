@@ -158,7 +158,7 @@ ServingWay Fleet::way_of(const FormView& view, int units, Course course) {
   return {.units = units,
           .speed = view.speed,
           .serving = view.serving,
-          .course = std::move(course),
+          .course = course,
           .late_per_nat = view.late_per_nat};
 }
 
@@ -262,7 +262,7 @@ std::optional<std::vector<Fleet::Unit>> Fleet::two_to_weigh(std::vector<Unit>& u
     return !stations_[unit.index].engine->form_at_rest() ||
            (grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers);
   });
-  const auto lacks = [this](const Unit& unit) {
+  const auto lacks = [](const Unit& unit) {
     return std::max(0.0, unit.view.load.largest_tokens -
                              unit.view.form.kv_blocks * unit.view.serving.block_tokens);
   };
