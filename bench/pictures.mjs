@@ -42,6 +42,9 @@ async function openBoth(browser, url, viewport) {
   return pages;
 }
 
+// At the same time: a picture can take seconds on a busy machine.
+const takeBoth = (pages, name) => Promise.all(pages.map((page, i) => page.screenshot({ path: join(docs, `${name}-${schemes[i]}.png`) })));
+
 async function startServer(...flags) {
   const server = await Server.startWith({ path: builtin, env: { XDG_CACHE_HOME: cache } },
     '--admin-port', '0', '--device-memory', '64MiB', '--morph', 'off', '--morph-precisions', 'w8a8,w4a8', ...flags);
@@ -75,7 +78,7 @@ async function pictureMorph(browser) {
     await sleep(9_000);
     await want(server, { layers: Array.from({ length: 16 }, (_, i) => (i < 5 ? 'w4a8' : i < 11 ? eight : i < 13 ? `bf16/${eight}` : 'bf16')) });
     await sleep(8_000);
-    for (const [i, page] of boards.entries()) await page.screenshot({ path: join(docs, `dashboard-${schemes[i]}.png`) });
+    await takeBoth(boards, 'dashboard');
     end = Date.now();
     await Promise.all([quiet, burst]);
     for (const [i, page] of chats.entries()) {
@@ -98,7 +101,7 @@ async function pictureFleet(browser) {
     await fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups: [['0', '1']], by: 'shards' }) });
     await boards[0].getByText('serve as one, divided by shards').waitFor();
     await sleep(6_000);
-    for (const [i, page] of boards.entries()) await page.screenshot({ path: join(docs, `fleet-${schemes[i]}.png`) });
+    await takeBoth(boards, 'fleet');
     end = Date.now();
     await load;
   } finally {
