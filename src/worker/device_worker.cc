@@ -1,5 +1,7 @@
 #include "worker/device_worker.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -242,6 +244,7 @@ void DeviceWorker::abort(MorphId id) {
 }
 
 void DeviceWorker::run_entries() {
+  (void)pthread_setname_np(pthread_self(), "device");  // for those who look at the process
   const cpu::Seat seat = rank_->take_seat();
   for (;;) {
     const std::vector<DeviceEntry> entries = entries_.pop_all();

@@ -16,9 +16,11 @@ print('stopped', flush=True)
 sys.stdin.read()
 `;
 
+// Returns the processor time of each thread that runs a device's steps.
 function cpuTicks(pid) {
   return new Map(readdirSync(`/proc/${pid}/task`).flatMap((thread) => {
     try {
+      if (readFileSync(`/proc/${pid}/task/${thread}/comm`, 'utf8') !== 'device\n') return [];
       const fields = readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8').replace(/^.*\) /, '').split(' ');
       return [[thread, Number(fields[11]) + Number(fields[12])]];
     } catch {
@@ -27,16 +29,16 @@ function cpuTicks(pid) {
   }));
 }
 
-// Returns the thread that has computed most while the server has work.
+// Returns the device's thread that has computed most while the server has work.
 async function busiestThread(pid) {
   const before = cpuTicks(pid);
   for (let i = 0; i < 500; ++i) {
     await sleep(20);
     const used = [...cpuTicks(pid)].map(([thread, ticks]) => [ticks - (before.get(thread) ?? 0), thread]);
-    const [ticks, thread] = used.sort(([a], [b]) => b - a)[0];
+    const [ticks, thread] = used.sort(([a], [b]) => b - a)[0] ?? [0];
     if (ticks >= 5) return thread;
   }
-  throw new Error('no thread of the server computes');
+  throw new Error('no device of the server computes');
 }
 
 async function hang(thread) {
@@ -48,10 +50,10 @@ async function hang(thread) {
   return { refused: stopped ? '' : refused, goOn: () => { tracer.stdin.end(); return ended; } };
 }
 
-// Stops the thread that computes most. `refused` says why no thread can be stopped here; goOn() lets it go on. A thread
+// Stops the device's thread that computes most. `refused` says why no thread can be stopped here; goOn() lets it go on. A thread
 // that holds a lock which others need is let go, because `alive` does not answer then, and another try is made.
 export async function hangBusiestThread(pid, alive) {
-  for (let tries = 0; tries < 5; ++tries) {
+  for (let tries = 0; tries < 20; ++tries) {
     const hung = await hang(await busiestThread(pid));
     if (hung.refused || await alive().then(() => true, () => false)) return hung;
     await hung.goOn();

@@ -166,6 +166,7 @@ describe('a fleet of replicas', () => {
             assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
           }
         })();
+        answers.catch(() => {});  // so that a failure below is what the test reports
         failing = await fail(server, fleet);
         injected = true;
         await answers;
