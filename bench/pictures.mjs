@@ -100,7 +100,7 @@ async function pictureFleet(browser) {
     await sleep(8_000);
     await fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups: [['0', '1']], by: 'shards' }) });
     await boards[0].getByText('serve as one, divided by shards').waitFor();
-    await sleep(6_000);
+    await sleep(15_000);
     await takeBoth(boards, 'fleet');
     end = Date.now();
     await load;
