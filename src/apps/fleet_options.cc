@@ -28,8 +28,8 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
          "--drop", options.drop,
          "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
          "drop layers that others hold, as in KunServe, and fetch them back after it; joint: "
-         "they do if that is predicted to cost less than waiting, a lower precision or "
-         "other groups")
+         "they drop layers if that is predicted to cost less than waiting, a lower precision "
+         "or other groups")
       ->check(one_of({"off", "paper", "joint"}))
       ->capture_default_str()
       ->group("Devices");

@@ -48,11 +48,11 @@ Load share_of(const Load& load, double share);
 std::optional<std::size_t> choose_group(const WayOutlook& stay, std::span<const WayOutlook> lower,
                                         std::span<const WayOutlook> groups);
 
-// Whether a group had better part, given both ways if they last. Requests that would wait for a
-// group again (`returns` within a minute) are late without it. A group that serves all requests in
-// time parts if its replicas would too; another one if that saves at least a request and a fifth of
-// those late. The present arrivals and the group have lasted at least as long as parting and
-// grouping take.
+// What decides whether a group parts. pays() returns true if it should: a group that serves all
+// requests in time parts if its replicas would too, another one if that saves at least a request
+// and a fifth of those late. Each of the `returns` requests of the last minute that needed a group
+// counts as late without it. The present arrivals and the group must have lasted at least as long
+// as parting and grouping take.
 struct Parting {
   WayOutlook group;
   WayOutlook parts;

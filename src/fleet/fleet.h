@@ -105,13 +105,13 @@ class Fleet : private TokenSink {
     int failed_in_a_row = 0;
     std::uint64_t failures_seen = 0;  // of Grouping::failures()
   };
-  // A replica or group in service, as the joint policies see it.
+  // A replica or group in service whose load is weighed.
   struct Unit {
     std::size_t index = 0;
     int replicas = 1;
     FormView view;
   };
-  // What the joint policies know.
+  // What `--scale joint` and `--drop joint` remember.
   struct Weighing {
     // When they formed groups, by first replica and number of replicas.
     std::map<std::pair<ReplicaId, std::size_t>, TimeNs> groups;
