@@ -1,4 +1,4 @@
-// How long a start takes with a model of the hub's cache, against the same files in a folder:
+// How long a start takes with a model of the hub's cache, by its name and by the path of its files:
 // node bench/start_from_cache.mjs FOLDER [ROUNDS]   (needs build/protean, or PROTEAN)
 // Pulls the folder's model from a hub of the tests into a cache, and starts the server by name and by path in turns,
 // until it listens. Each has its own packed weights and profile, which a start before the first made.
@@ -10,7 +10,7 @@ import { commitOf, file, Hub } from '../tests/e2e/hub.mjs';
 import { program, Server } from '../tests/e2e/server.mjs';
 
 const folder = resolve(process.argv[2]);
-const rounds = Number(process.argv[3] ?? 10);
+const rounds = Number(process.argv[3] ?? 40);
 const commit = commitOf('only');
 const files = Object.fromEntries(readdirSync(folder).map((name) =>
   [name, file(readFileSync(join(folder, name)), { lfs: name.endsWith('.safetensors') })]));
@@ -19,9 +19,12 @@ const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.l
 
 try {
   const env = hub.environment();
-  const [status] = await once(spawn(program, ['pull', 'acme/model'], { env, stdio: 'inherit' }), 'close');
+  const pull = spawn(program, ['pull', 'acme/model'], { env, stdio: ['ignore', 'pipe', 'inherit'] });
+  let pulled = '';
+  pull.stdout.on('data', (text) => { pulled += text; });
+  const [status] = await once(pull, 'close');
   if (status !== 0) throw new Error('the pull failed');
-  const ways = { name: { model: 'acme/model', ms: [], cpuMs: [] }, path: { model: folder, ms: [], cpuMs: [] } };
+  const ways = { name: { model: 'acme/model', ms: [], cpuMs: [] }, path: { model: pulled.trim(), ms: [], cpuMs: [] } };
   for (let round = 0; round <= rounds; ++round) {
     for (const way of round % 2 ? ['name', 'path'] : ['path', 'name']) {
       const begun = performance.now();

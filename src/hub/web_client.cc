@@ -120,8 +120,15 @@ bool is_temporary(int status) {
 }
 
 WebClient::WebClient(asio::io_context& io, ProxyRules proxies, std::chrono::seconds patience)
-    : io_(io), proxies_(std::move(proxies)), patience_(patience), tls_(*make_client_tls({})) {
-  SSL_CTX_set_min_proto_version(tls_.native_handle(), TLS1_2_VERSION);
+    : io_(io), proxies_(std::move(proxies)), patience_(patience) {}
+
+// Reading the system's certificates takes longer than all else that a model in the cache needs.
+asio::ssl::context& WebClient::tls() {
+  if (!tls_) {
+    tls_.emplace(*make_client_tls({}));
+    SSL_CTX_set_min_proto_version(tls_->native_handle(), TLS1_2_VERSION);
+  }
+  return *tls_;
 }
 
 asio::awaitable<Result<WebAnswer>> WebClient::send(WebRequest request, const BodySink& sink) {
@@ -205,7 +212,7 @@ asio::awaitable<Status> WebClient::open(const ConnectionPtr& connection,
       co_return tunnelled;
     }
   }
-  if (const error_code refused = co_await connection->start_tls(tls_, url.host)) {
+  if (const error_code refused = co_await connection->start_tls(tls(), url.host)) {
     co_return failed_handshake(url, refused, connection->certificate_error());
   }
   co_return Status();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -71,10 +72,12 @@ class WebClient {
                                                     const WebRequest& request,
                                                     const BodySink& sink);
 
+  boost::asio::ssl::context& tls();
+
   boost::asio::io_context& io_;
   ProxyRules proxies_;
   std::chrono::seconds patience_;
-  boost::asio::ssl::context tls_;
+  std::optional<boost::asio::ssl::context> tls_;  // read with the first connection that needs it
   std::unordered_set<ConnectionPtr> open_;
   bool closed_ = false;
 };
