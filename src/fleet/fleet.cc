@@ -410,7 +410,7 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
   if (!held_.empty() && attempts_.not_before_ns > now_ns_) {
     next_ns = std::min(next_ns.value_or(attempts_.not_before_ns), attempts_.not_before_ns);
   }
-  if (!weighing_.groups.empty() && !grouping_.busy()) {
+  if (weighs(grouping_.config()) && !formed_.empty() && !grouping_.busy()) {
     const TimeNs weighing_ns = std::max(weighing_.next_ns, now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(weighing_ns), weighing_ns);
   }

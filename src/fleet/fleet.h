@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -113,8 +112,6 @@ class Fleet : private TokenSink {
   };
   // What `--scale joint` and `--drop joint` remember.
   struct Weighing {
-    // When they formed groups, by first replica and number of replicas.
-    std::map<std::pair<ReplicaId, std::size_t>, TimeNs> groups;
     ArrivalRate arrivals;                 // of all requests
     std::deque<TimeNs> long_arrivals_ns;  // of requests that need a group
     TimeNs next_ns = 0;
@@ -166,6 +163,7 @@ class Fleet : private TokenSink {
   void count_arrival(const Asked& asked, TimeNs now_ns);
   void remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns);
   void forget_groups(const GroupWish& wish);
+  void forget_parted();
   void weigh(TimeNs now_ns);
   bool regroups(TimeNs now_ns);
   bool part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns);
@@ -215,7 +213,8 @@ class Fleet : private TokenSink {
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
   std::deque<ToMigrate> to_migrate_;  // not begun yet
-  std::set<ReplicaId> scaled_;        // groups that the scale policy formed, by their first replica
+  // When policies other than `--drop paper` formed groups, by first replica and number of replicas.
+  std::map<std::pair<ReplicaId, std::size_t>, TimeNs> formed_;
   Attempts attempts_;
   Weighing weighing_;
   TimeNs now_ns_ = 0;  // of the latest event

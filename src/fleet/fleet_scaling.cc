@@ -294,23 +294,42 @@ bool Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason
   }
   const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
   if (begun) {
-    const std::vector<ReplicaId>& group = wish.groups.front();
-    scaled_.insert(*std::min_element(group.begin(), group.end()));
-    if (weighs(grouping_.config())) {
-      remember_group(group, now_ns);
-    }
+    remember_group(wish.groups.front(), now_ns);
   }
   count_failures(now_ns);
   return begun;
 }
 
+void Fleet::remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns) {
+  const ReplicaId first = *std::min_element(replicas.begin(), replicas.end());
+  formed_[{first, replicas.size()}] = now_ns;
+}
+
+// Groups that an operator names are the operator's.
+void Fleet::forget_groups(const GroupWish& wish) {
+  for (const std::vector<ReplicaId>& replicas : wish.groups) {
+    for (const ReplicaId replica : replicas) {
+      std::erase_if(formed_, [&](const auto& one) { return one.first.first == replica; });
+    }
+  }
+}
+
+void Fleet::forget_parted() {
+  std::erase_if(formed_, [this](const auto& one) {
+    const auto& [first, replicas] = one.first;
+    return !grouping_.is_group(first) || grouping_.replicas_of(first).size() < replicas;
+  });
+}
+
 // Parts a group that was formed for long requests once they have ended, if enough of its KV is
 // free.
 void Fleet::scale_down(TimeNs now_ns) {
-  std::erase_if(scaled_, [this](ReplicaId replica) { return !grouping_.is_group(replica); });
-  for (const ReplicaId replica : scaled_) {
-    const auto i = static_cast<std::size_t>(replica.value);
-    if (in_service(i) && may_scale_down(candidate_of(i))) {
+  forget_parted();
+  for (const auto& [group, since_ns] : formed_) {
+    const auto& [replica, replicas] = group;
+    const std::size_t i = index_of(replica);
+    if (in_service(i) && grouping_.replicas_of(replica).size() == replicas &&
+        may_scale_down(candidate_of(i))) {
       (void)grouping_.want({.groups = grouping_.homes_of(replica)},
                            "long requests have ended and half of the KV cache is free", false,
                            now_ns);

@@ -38,21 +38,6 @@ void Fleet::count_arrival(const Asked& asked, TimeNs now_ns) {
   }
 }
 
-void Fleet::remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns) {
-  const ReplicaId first = *std::min_element(replicas.begin(), replicas.end());
-  weighing_.groups[{first, replicas.size()}] = now_ns;
-}
-
-// Groups that an operator names are the operator's.
-void Fleet::forget_groups(const GroupWish& wish) {
-  for (const std::vector<ReplicaId>& replicas : wish.groups) {
-    for (const ReplicaId replica : replicas) {
-      std::erase_if(weighing_.groups, [&](const auto& one) { return one.first.first == replica; });
-      scaled_.erase(replica);
-    }
-  }
-}
-
 // Forms or parts a group if that pays, else lets engines lower their precision as their policies
 // decide. Looks ten times a second.
 void Fleet::weigh(TimeNs now_ns) {
@@ -72,10 +57,7 @@ void Fleet::weigh(TimeNs now_ns) {
 
 // Forms or parts a group if that pays. Returns false if none does.
 bool Fleet::regroups(TimeNs now_ns) {
-  std::erase_if(weighing_.groups, [this](const auto& one) {
-    const auto& [first, replicas] = one.first;
-    return !grouping_.is_group(first) || grouping_.replicas_of(first).size() < replicas;
-  });
+  forget_parted();
   std::vector<Unit> units;
   std::vector<Load> loads;
   double replicas = 0;
@@ -110,9 +92,8 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
   for (const Unit& unit : units) {
     const ReplicaId replica{static_cast<std::int32_t>(unit.index)};
     const Engine& engine = *stations_[unit.index].engine;
-    const auto since =
-        weighing_.groups.find(std::pair(replica, static_cast<std::size_t>(unit.replicas)));
-    if (since == weighing_.groups.end() || !engine.form_at_rest()) {
+    const auto since = formed_.find(std::pair(replica, static_cast<std::size_t>(unit.replicas)));
+    if (since == formed_.end() || !engine.form_at_rest()) {
       continue;
     }
     const auto home = grouping_.home_engine(replica).form_view();

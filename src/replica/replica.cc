@@ -34,6 +34,11 @@ int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }
 
+// Returns what was measured of steps, or else what they cost on one usual device.
+StepCost cost_alone(const ReplicaOptions& options, const ModelSpec& spec) {
+  return options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec);
+}
+
 // Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
 // pipeline take about equal times.
 StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
@@ -44,7 +49,7 @@ StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
   const AttentionSpec& attention = spec.attention;
   const double q = static_cast<double>(attention.heads) * attention.head_dim;
   const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
-  const StepCost cost = options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec);
+  const StepCost cost = cost_alone(options, spec);
   return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn),
           .per_position = 2 * q,
           .least_tokens =
@@ -78,12 +83,10 @@ GroupCost cost_of_groups(const ReplicaOptions& options, const ModelSpec& spec) {
 }
 // Returns what steps of one replica cost.
 StepCost step_cost_of(const ReplicaOptions& options, const ModelSpec& spec) {
-  if (options.step_cost.is_known()) {
-    return options.step_cost;
-  }
   const Form& form = options.sizing.form;
-  return form.group.size() == 1 ? nominal_step_cost(spec)
-                                : cost_of(cost_of_groups(options, spec), spec, form);
+  return options.step_cost.is_known() || form.group.size() == 1
+             ? cost_alone(options, spec)
+             : cost_of(cost_of_groups(options, spec), spec, form);
 }
 
 }  // namespace
