@@ -30,8 +30,8 @@ Result<MigratePolicy> parse_migrate(std::string_view name);
 
 // A replica as the balancing policy sees it.
 struct BalanceCandidate {
-  double freeness = 0;     // see freeness()
-  bool has_place = false;  // one more sequence finds a place in its steps
+  double freeness = 0;  // see freeness()
+  bool may_take = false;
 };
 
 // Returns which candidate gives a request to which, as indices: of those that run short of KV and

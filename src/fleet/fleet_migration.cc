@@ -117,8 +117,10 @@ void Fleet::balance(TimeNs now_ns) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
     if (may_exchange(replica) && !migrates(replica)) {
       const Observation& load = seen_[i];
-      candidates.push_back({freeness(load), load.running + load.waiting <
-                                                stations_[i].engine->limits().max_num_seqs});
+      const bool has_place =
+          load.running + load.waiting < stations_[i].engine->limits().max_num_seqs;
+      const bool will_part = scales() && is_closing(candidate_of(i));
+      candidates.push_back({freeness(load), has_place && !will_part});
       replicas.push_back(i);
     }
   }
