@@ -41,6 +41,7 @@ class Metrics {
   void form(ReplicaId replica, const FormStatus& status);
   void groups(const GroupsStatus& status);
   void residence(Residence residence);
+  void moves(int total);  // to other devices or configurations, without an operator
   void first_token(ReplicaId replica, TimeNs waited_ns);
   void next_token(ReplicaId replica, TimeNs waited_ns);
   void finished(ReplicaId replica, const EndedRequest& record);
