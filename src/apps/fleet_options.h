@@ -17,6 +17,7 @@ struct FleetOptions {
   std::string drop = "off";
   int holds_at_once = 8;
   int device_timeout_s = 300;  // 0: devices are not watched
+  int scaler_after_s = 10;
 };
 
 void add_fleet_options(CLI::App& app, FleetOptions& options);

@@ -17,7 +17,10 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
       stations_(members.size()),
       watches_(members.size()),
       grouping_(std::move(groups), stations_, *this),
-      seen_(members.size()) {
+      seen_(members.size()),
+      shortage_{.vote = {},
+                .demand = {static_cast<int>(members.size()), grouping_.config().scaler_after_ns},
+                .told = {}} {
   check(!members.empty(), "a fleet has a replica");
   TokenSink& outputs = *this;
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -38,6 +41,7 @@ void Fleet::begin(TimeNs now_ns) {
     station.engine->handle({now_ns, Tick{}});
   }
   regroup(now_ns);
+  tell_replicas_wanted(now_ns);
   now_ns_ = now_ns;
 }
 
@@ -57,7 +61,7 @@ void Fleet::handle(Event event) {
                         [&](const StepDone& done) {
                           if (!is_late(done, replica)) {
                             watches_[index_of(replica)].since_ns = now_ns;
-                            grouping_.step_done(replica);
+                            grouping_.step_done(replica, now_ns);
                             pass_on();
                           }
                         },
@@ -78,6 +82,7 @@ void Fleet::handle(Event event) {
   balance(now_ns);
   watch(now_ns);
   regroup(now_ns);
+  tell_replicas_wanted(now_ns);
   now_ns_ = now_ns;
 }
 
@@ -94,6 +99,9 @@ void Fleet::regroup(TimeNs now_ns) {
   }
   if (config.drop == DropPolicy::kPaper && !grouping_.busy()) {
     drop_or_restore(now_ns);
+  }
+  if (config.drop == DropPolicy::kReleased && !grouping_.busy()) {
+    drop_by_vote(now_ns);
   }
   if (weighs(config)) {
     weigh(now_ns);
@@ -123,26 +131,26 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
 }
 
 void Fleet::place(Arrival& arrival, TimeNs now_ns) {
-  candidates_.clear();
-  candidate_replicas_.clear();
+  candidates_.views.clear();
+  candidates_.replicas.clear();
   std::size_t turn = 0;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     if (in_service(i)) {
       turn = i < turn_ ? turn + 1 : turn;
-      candidates_.push_back({seen_[i], {}});
-      candidate_replicas_.push_back(i);
+      candidates_.views.push_back({seen_[i], {}});
+      candidates_.replicas.push_back(i);
     }
   }
-  if (candidates_.empty()) {
+  if (candidates_.views.empty()) {
     await_survivors(arrival, now_ns);
     return;
   }
   std::size_t chosen = 0;
   std::vector<std::size_t> to_grow;  // candidates that can hold the request with their neighbours
-  if (candidates_.size() > 1 || scales()) {
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      candidates_[i].expected =
-          stations_[candidate_replicas_[i]].engine->prospect(arrival.request, now_ns);
+  if (candidates_.views.size() > 1 || scales()) {
+    for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
+      candidates_.views[i].expected =
+          stations_[candidates_.replicas[i]].engine->prospect(arrival.request, now_ns);
     }
     if (scales()) {
       if (grouping_.config().scale == ScalePolicy::kNeighbours) {
@@ -154,10 +162,10 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
         pass_over_closing();
       }
     }
-    chosen = choose_replica(dispatch_.router, candidates_, turn % candidates_.size());
+    chosen = choose_replica(dispatch_.router, candidates_.views, turn % candidates_.views.size());
   }
   const bool grows = std::find(to_grow.begin(), to_grow.end(), chosen) != to_grow.end();
-  chosen = candidate_replicas_[chosen];
+  chosen = candidates_.replicas[chosen];
   turn_ = (chosen + 1) % stations_.size();
   const ReplicaId replica{static_cast<std::int32_t>(chosen)};
   if (grows) {
@@ -286,6 +294,13 @@ void Fleet::spread_queue(TimeNs now_ns) {
 
 std::optional<TimeNs> Fleet::next_deadline_ns() const {
   std::optional<TimeNs> next_ns = grouping_.next_deadline_ns();
+  if (const auto wanted_ns = shortage_.demand.next_ns()) {
+    next_ns = std::min(next_ns.value_or(*wanted_ns), *wanted_ns);
+  }
+  if (const auto vote_ns = shortage_.vote.next_ns(); vote_ns && !grouping_.busy()) {
+    const TimeNs look_ns = std::max(*vote_ns, now_ns_ + kNsPerS / 10);
+    next_ns = std::min(next_ns.value_or(look_ns), look_ns);
+  }
   for (const HeldRequest& held : held_) {
     if (held.expires_ns() >= 0) {
       next_ns = std::min(next_ns.value_or(held.expires_ns()), held.expires_ns());

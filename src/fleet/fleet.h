@@ -14,8 +14,10 @@
 #include "base/replica_id.h"
 #include "control/arrival_rate.h"
 #include "control/fleet_choice.h"
+#include "control/replica_demand.h"
 #include "engine/engine.h"
 #include "fleet/balancing.h"
+#include "fleet/dropping.h"
 #include "fleet/grouping.h"
 #include "fleet/live_migration.h"
 #include "fleet/router.h"
@@ -118,6 +120,17 @@ class Fleet : private TokenSink {
     std::deque<TimeNs> long_arrivals_ns;  // of requests that need a group
     TimeNs next_ns = 0;
   };
+  // Replicas in service, one of which gets the request that is being placed.
+  struct Candidates {
+    std::vector<ReplicaView> views;
+    std::vector<std::size_t> replicas;  // one for each view
+  };
+  // What is remembered while queued requests lack KV.
+  struct Shortage {
+    DropVote vote;  // of `--drop released`
+    ReplicaDemand demand;
+    std::optional<ReplicasWanted> told;
+  };
   struct ToMigrate {
     RequestId request;
     ReplicaId from;
@@ -155,7 +168,10 @@ class Fleet : private TokenSink {
   bool scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns);
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
+  std::optional<std::vector<DropCandidate>> drop_candidates() const;
   void drop_or_restore(TimeNs now_ns);
+  void drop_by_vote(TimeNs now_ns);
+  void tell_replicas_wanted(TimeNs now_ns);
   struct Asked {
     RequestId id;
     std::int64_t prompt_tokens = 0;
@@ -213,8 +229,7 @@ class Fleet : private TokenSink {
   Grouping grouping_;
   std::vector<Observation> seen_;                   // by replica, of its latest batch
   std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
-  std::vector<ReplicaView> candidates_;             // members, so that their memory is reused
-  std::vector<std::size_t> candidate_replicas_;
+  Candidates candidates_;                           // a member, so that its memory is reused
   std::size_t turn_ = 0;
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
@@ -223,6 +238,7 @@ class Fleet : private TokenSink {
   std::map<std::pair<ReplicaId, std::size_t>, TimeNs> formed_;
   Attempts attempts_;
   Weighing weighing_;
+  Shortage shortage_;
   TimeNs now_ns_ = 0;  // of the latest event
   std::uint64_t last_copy_ = 0;
 };

@@ -98,6 +98,9 @@ class World : public TokenSink {
       see(*batch.groups);
       report_.groups = batch.groups;
     }
+    if (batch.replicas_wanted) {
+      report_.replicas_wanted.push_back({batch.at_ns, batch.replicas_wanted->wanted});
+    }
     for (const Output& output : batch.outputs) {
       if (const auto* finished = std::get_if<Finished>(&output)) {
         --live_;

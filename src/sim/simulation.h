@@ -69,6 +69,12 @@ struct FinishedRequest {
   std::vector<TimeNs> tokens_ns;  // when each token came, if they are kept
 };
 
+// How many replicas a fleet wants from this time on.
+struct ReplicasWantedAt {
+  TimeNs at_ns = 0;
+  int wanted = 0;
+};
+
 // A request that was not accepted.
 struct RefusedRequest {
   std::uint64_t request = 0;
@@ -85,10 +91,11 @@ struct FormAt {
 struct SimulationReport {
   std::vector<FinishedRequest> finished;  // ordered by end
   std::vector<FormAt> forms;
-  std::shared_ptr<const GroupsStatus> groups;  // after the last change; null: no groups may form
-  std::vector<RegroupRecord> changes;          // changes of groups, ordered by end
-  PipelineUse pipelines;                       // use of replicas and groups with several stages
-  std::int64_t kv_bytes_exchanged = 0;         // KV moved while groups formed and split
+  std::shared_ptr<const GroupsStatus> groups;     // after the last change; null: no groups may form
+  std::vector<RegroupRecord> changes;             // changes of groups, ordered by end
+  PipelineUse pipelines;                          // use of replicas and groups with several stages
+  std::vector<ReplicasWantedAt> replicas_wanted;  // the first one at the first event
+  std::int64_t kv_bytes_exchanged = 0;            // KV moved while groups formed and split
   std::vector<RefusedRequest> refusals;
   std::int64_t refused = 0;           // refusals.size()
   std::vector<Observation> replicas;  // after the last event
