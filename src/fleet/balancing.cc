@@ -46,7 +46,7 @@ std::vector<std::pair<std::size_t, std::size_t>> pair_by_freeness(
     const BalanceCandidate& candidate = candidates[i];
     if (candidate.freeness < kShortOfBlocks) {
       givers.emplace_back(candidate.freeness, i);
-    } else if (candidate.may_take) {
+    } else if (candidate.has_place) {
       takers.emplace_back(-candidate.freeness, i);
     }
   }

@@ -30,14 +30,14 @@ Result<MigratePolicy> parse_migrate(std::string_view name);
 
 // A replica as the balancing policy sees it.
 struct BalanceCandidate {
-  double freeness = 0;  // see freeness()
-  bool may_take = false;
+  double freeness = 0;     // see freeness()
+  bool has_place = false;  // one more sequence finds a place in its steps
 };
 
-// Returns which candidate gives a request to which, as indices: of those that run short of KV and
-// those that do not, the least free one gives to the freest one, the next to the next. A candidate
-// runs short if it has less than 3 free blocks for each request, which is the default of Llumnix's
-// released code. Pure.
+// Returns which candidate gives a request to which, as indices. A candidate that runs short of KV
+// gives, another one with a place takes: the least free gives to the freest, the second least free
+// to the second freest, and so on. A candidate runs short if it has less than 3 free blocks for
+// each request, which is the default of Llumnix's released code. Pure.
 std::vector<std::pair<std::size_t, std::size_t>> pair_by_freeness(
     std::span<const BalanceCandidate> candidates);
 

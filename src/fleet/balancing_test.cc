@@ -30,7 +30,7 @@ TEST(Balancing, TheLeastFreeGivesToTheFreest) {
   const std::vector<BalanceCandidate> candidates = {{2.5, true}, {3, true},     {-4, true},
                                                     {50, true},  {idle, false}, {2.9, true}};
   EXPECT_EQ(pair_by_freeness(candidates), Pairs({{2, 3}, {0, 1}}))
-      << "one that may not takes none, and the third that is short waits";
+      << "one without a place takes none, and the third that is short waits";
   EXPECT_EQ(pair_by_freeness(std::vector<BalanceCandidate>{{2, true}, {1, true}}), Pairs());
   EXPECT_EQ(pair_by_freeness(std::vector<BalanceCandidate>{{3, true}, {90, true}}), Pairs());
 }

@@ -46,10 +46,10 @@ struct Member {
 // one, else one of them refuses it. A request that waits in one replica moves to another
 // that has room for it and is predicted to give its first token sooner. A request that decodes
 // moves with its KV if an operator asks for it, or if the policy finds its replica short of KV and
-// another one not. Outputs of one request are in order, and every Accepted is followed by exactly
-// one Finished, whichever replicas the request was in (invariant 7). Replicas can become one group
-// and part again while requests go on (Regrouping); a group serves under the id of its first
-// replica.
+// another one not; neither may be in a group. Outputs of one request are in order, and every
+// Accepted is followed by exactly one Finished, whichever replicas the request was in (invariant
+// 7). Replicas can become one group and part again while requests go on (Regrouping); a group
+// serves under the id of its first replica.
 //
 // A replica whose devices fail goes out of service. Its requests go on in other replicas, where
 // their KV is computed again from their tokens, and wait in the fleet until one can hold them. A
@@ -205,11 +205,11 @@ class Fleet : private TokenSink {
   void watch_preparations(std::size_t index, TimeNs now_ns);
   void take_out_late(ReplicaId replica, TimeNs timeout_ns, TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
-  void forget_migrations(const std::vector<ReplicaId>& failed, TimeNs now_ns);
+  void forget_migrations(ReplicaId replica, TimeNs now_ns);
   int longest_tokens() const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
-  bool may_exchange(ReplicaId replica) const;
+  bool serves_alone(ReplicaId replica) const;
   bool begin_migrations(TimeNs now_ns);
   bool begin_migration(const ToMigrate& next, TimeNs now_ns);
   void balance(TimeNs now_ns);

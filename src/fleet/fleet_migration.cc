@@ -40,10 +40,10 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
                       from.value, to.value);
   }
   for (const ReplicaId replica : {from, to}) {
-    if (!may_exchange(replica)) {
+    if (!serves_alone(replica)) {
       return make_error(ErrorCode::kUnavailable,
-                        "replica {} serves in another one's group, is being grouped or parted, or "
-                        "is out of service: name replicas that serve, or the first of a group",
+                        "replica {} is in a group, about to be, or out of service: requests move "
+                        "between replicas that serve alone",
                         replica.value);
     }
   }
@@ -66,9 +66,9 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
   return chosen;
 }
 
-// Returns true if requests may move to the replica, or the group under its id, and from it.
-bool Fleet::may_exchange(ReplicaId replica) const {
-  return !grouping_.changes(replica) && in_service(index_of(replica));
+bool Fleet::serves_alone(ReplicaId replica) const {
+  return !grouping_.changes(replica) && !grouping_.is_group(replica) &&
+         in_service(index_of(replica));
 }
 
 // Begins the migrations that wait, as far as few move to the same replica. Returns false if the
@@ -86,7 +86,7 @@ bool Fleet::begin_migrations(TimeNs now_ns) {
     }
     to_migrate_.erase(to_migrate_.begin() + static_cast<std::ptrdiff_t>(i));
     last_goes_on =
-        may_exchange(next.from) && may_exchange(next.to) && begin_migration(next, now_ns);
+        serves_alone(next.from) && serves_alone(next.to) && begin_migration(next, now_ns);
   }
   return last_goes_on;
 }
@@ -115,12 +115,11 @@ void Fleet::balance(TimeNs now_ns) {
   std::vector<std::size_t> replicas;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
-    if (may_exchange(replica) && !migrates(replica)) {
+    if (serves_alone(replica) && !migrates(replica)) {
       const Observation& load = seen_[i];
-      const bool has_place =
-          load.running + load.waiting < stations_[i].engine->limits().max_num_seqs;
-      const bool will_part = scales() && is_closing(candidate_of(i));
-      candidates.push_back({freeness(load), has_place && !will_part});
+      candidates.push_back(
+          {.freeness = freeness(load),
+           .has_place = load.running + load.waiting < stations_[i].engine->limits().max_num_seqs});
       replicas.push_back(i);
     }
   }
@@ -137,6 +136,9 @@ void Fleet::balance(TimeNs now_ns) {
 std::optional<RequestId> Fleet::to_give(std::size_t giver, std::size_t taker) const {
   const Engine& from = *stations_[giver].engine;
   const Engine& to = *stations_[taker].engine;
+  if (!evens_out(seen_[giver], seen_[taker], 1)) {
+    return std::nullopt;  // nor does any request, whose blocks are at least as many
+  }
   for (const RequestId request : from.decoding()) {
     const Scheduler::Decoding now = from.decoding(request).value();
     const std::int64_t blocks = ceil_div<std::int64_t>(now.computed, from.block_tokens());

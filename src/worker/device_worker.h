@@ -39,10 +39,9 @@ struct DeviceChange {
 };
 class DeviceWorker;
 
-// Copies what the device holds of KV blocks of another group, whose devices together hold it too,
-// then calls `done` if no device of them has lost memory.
+// Copies KV blocks of a device that holds the same, then calls `done` if both have lost no memory.
 struct KvCopy {
-  std::vector<DeviceWorker*> sources;
+  DeviceWorker* source = nullptr;
   std::vector<BlockMove> moves;
   std::function<void()> done;
 };
