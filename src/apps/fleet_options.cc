@@ -14,6 +14,13 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
       ->capture_default_str()
       ->group("Devices");
+  app.add_option("--migrate", options.migrate,
+                 "When requests that decode move to another replica, with their KV. off: if an "
+                 "operator asks for it; load: also if their replica has less than 3 free KV blocks "
+                 "for each request and another one has more, as in Llumnix")
+      ->check(one_of({"off", "load"}))
+      ->capture_default_str()
+      ->group("Devices");
   app.add_option(
          "--scale", options.scale,
          "What becomes of a request that no replica can hold. off: it is refused; paper: "
@@ -81,6 +88,7 @@ bool forms_groups(const FleetOptions& options) {
 
 void set_policies(const FleetOptions& options, ReplicaOptions& replica) {
   replica.router = parse_router(options.router).value();
+  replica.migrate = parse_migrate(options.migrate).value();
   replica.scale = parse_scale(options.scale).value();
   replica.drop = parse_drop(options.drop).value();
   replica.holds_at_once = options.holds_at_once;

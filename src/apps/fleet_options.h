@@ -12,6 +12,7 @@ namespace protean {
 // How a model's replicas share requests, and when they become groups.
 struct FleetOptions {
   std::string router = "first-token";
+  std::string migrate = "load";
   std::string scale = "off";
   std::string drop = "off";
   int holds_at_once = 8;

@@ -233,7 +233,7 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
   SimulationConfig config{
       .engine = engine_config(replica, model.spec),
       .replicas = replica.model.group.replicas,
-      .router = replica.router,
+      .dispatch = {replica.router, replica.migrate},
       .step_cost = replica.step_cost,
       .seed = command.load.load.workload.seed,
       .max_concurrency = command.load.load.max_concurrency,
@@ -292,6 +292,9 @@ int run_simulate(SimulateCommand& command) {
   about.date = "simulated";
   about.notes.push_back(model->note);
   about.notes.push_back(fmt::format("each replica begins with {}", to_string(form)));
+  if (const std::int64_t moved = report.final.adopted_with_kv_total; moved > 0) {
+    about.notes.push_back(fmt::format("{} requests moved to another replica with their KV", moved));
+  }
   const loadtest::OutputOptions& output = command.load.output;
   const loadtest::Summary summary = summarise_run(run, output.slo, output.percentiles);
   const auto text_of = [](const boost::json::object& object) {

@@ -7,17 +7,10 @@
 #include "base/overloaded.h"
 
 namespace protean {
-namespace {
 
-// Llumnix moves one request between two replicas at a time. A few keep the copies going while a
-// paused request waits for its step.
-constexpr int kMigrationsToOne = 4;
-
-}  // namespace
-
-Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
+Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& sink,
              KvExchange* exchange, GroupConfig groups)
-    : router_(router),
+    : dispatch_(dispatch),
       sink_(sink),
       exchange_(exchange),
       blocks_of_(group_blocks(groups, members.size())),
@@ -86,6 +79,7 @@ void Fleet::handle(Event event) {
              event.what);
   advance_migrations(now_ns);
   spread_queue(now_ns);
+  balance(now_ns);
   watch(now_ns);
   regroup(now_ns);
   tell_replicas_wanted(now_ns);
@@ -168,7 +162,7 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
         pass_over_closing();
       }
     }
-    chosen = choose_replica(router_, candidates_.views, turn % candidates_.views.size());
+    chosen = choose_replica(dispatch_.router, candidates_.views, turn % candidates_.views.size());
   }
   const bool grows = std::find(to_grow.begin(), to_grow.end(), chosen) != to_grow.end();
   chosen = candidates_.replicas[chosen];
@@ -246,116 +240,6 @@ void Fleet::on(const Cancel& cancel, TimeNs now_ns) {
       return;
     }
   }
-}
-
-void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
-  const auto migration = migrations_.find(copied.id);
-  if (migration != migrations_.end()) {  // else a replica that takes part has failed meanwhile
-    watches_[index_of(migration->second.to)].since_ns = now_ns;
-    follow(copied.id, migration->second.steps.copied(now_ns));
-  }
-}
-
-void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
-  OutputBatch batch{.at_ns = now_ns, .replica = from};
-  batch.outputs.emplace_back(
-      MigrationAnswered{want.wish_id, migrate(from, want.to, want.requests, now_ns)});
-  batch.observation = at(from).observe();
-  sink_.emit(std::move(batch));
-}
-
-Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns) {
-  if (exchange_ == nullptr || from == to) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "requests cannot move from replica {} to replica {}: name two replicas of a "
-                      "server that has several",
-                      from.value, to.value);
-  }
-  for (const ReplicaId replica : {from, to}) {
-    if (!serves_alone(replica)) {
-      return make_error(ErrorCode::kUnavailable,
-                        "replica {} is in a group, about to be, or out of service: requests move "
-                        "between replicas that serve alone",
-                        replica.value);
-    }
-  }
-  const auto moves = [this](RequestId request) {
-    return std::any_of(migrations_.begin(), migrations_.end(),
-                       [&](const auto& one) { return one.second.steps.request() == request; }) ||
-           std::any_of(to_migrate_.begin(), to_migrate_.end(),
-                       [&](const ToMigrate& one) { return one.request == request; });
-  };
-  int chosen = 0;
-  for (const RequestId request : at(from).decoding()) {
-    if (chosen == requests) {
-      break;
-    }
-    if (!moves(request)) {
-      to_migrate_.push_back({request, from, to});
-      chosen += begin_migrations(now_ns) ? 1 : 0;
-    }
-  }
-  return chosen;
-}
-
-bool Fleet::serves_alone(ReplicaId replica) const {
-  return !grouping_.changes(replica) && !grouping_.is_group(replica) &&
-         in_service(index_of(replica));
-}
-
-// Begins the migrations that wait, as far as few move to the same replica. Returns false if the
-// last one of them has ended already.
-bool Fleet::begin_migrations(TimeNs now_ns) {
-  bool last_goes_on = true;
-  for (std::size_t i = 0; i < to_migrate_.size();) {
-    const ToMigrate next = to_migrate_[i];
-    if (std::count_if(migrations_.begin(), migrations_.end(), [&](const auto& one) {
-          return one.second.to == next.to;
-        }) >= kMigrationsToOne) {
-      ++i;
-      last_goes_on = true;
-      continue;
-    }
-    to_migrate_.erase(to_migrate_.begin() + static_cast<std::ptrdiff_t>(i));
-    last_goes_on = serves_alone(next.from) && serves_alone(next.to);
-    if (last_goes_on) {
-      const CopyId id{++last_copy_};
-      Migration& migration =
-          migrations_
-              .try_emplace(
-                  id, Migration{next.from, next.to, {next.request, at(next.from), at(next.to)}})
-              .first->second;
-      auto blocks = migration.steps.begin(now_ns);
-      last_goes_on = !migration.steps.ended();
-      follow(id, std::move(blocks));
-    }
-  }
-  return last_goes_on;
-}
-
-// Lets the migrations go on whose request has left a step.
-void Fleet::advance_migrations(TimeNs now_ns) {
-  for (auto next = migrations_.begin(); next != migrations_.end();) {
-    auto& [id, migration] = *next++;
-    follow(id, migration.steps.source_advanced(now_ns));
-  }
-  begin_migrations(now_ns);
-}
-
-// Does what a migration asks for, and forgets it once it has ended.
-void Fleet::follow(CopyId id, std::optional<std::vector<BlockMove>> blocks) {
-  const Migration& migration = migrations_.at(id);
-  if (blocks) {
-    exchange_->copy(id, migration.from, migration.to, *std::move(blocks));
-  }
-  if (!migration.steps.ended()) {
-    return;
-  }
-  const auto owner = owner_.find(migration.steps.request());
-  if (migration.steps.adopted() && owner != owner_.end()) {
-    owner->second = migration.to;
-  }
-  migrations_.erase(id);
 }
 
 void Fleet::tick(TimeNs now_ns) {

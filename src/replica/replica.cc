@@ -365,8 +365,8 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
-             groups_of(options, spec, *workers_)) {
+      fleet_({options.router, options.migrate}, workers_->members(engine_config(options, spec)),
+             sink, workers_.get(), groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

@@ -10,6 +10,7 @@
 #include "base/bounded_queue.h"
 #include "base/result.h"
 #include "engine/morph_config.h"
+#include "fleet/balancing.h"
 #include "fleet/fleet.h"
 #include "fleet/router.h"
 #include "model/checkpoint.h"
@@ -36,6 +37,7 @@ struct ReplicaOptions {
   std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
   StepCost step_cost;                      // see known_step_cost(); all 0: not known
   RouterPolicy router = RouterPolicy::kFirstToken;
+  MigratePolicy migrate = MigratePolicy::kOff;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
   int holds_at_once = 8;                  // see GroupConfig::steps_at_once

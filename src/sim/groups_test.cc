@@ -30,7 +30,7 @@ SimulationConfig grouped_config(const GroupsScene& scene) {
   const std::vector<Precision> layers = {Precision::kF32};
   SimulationConfig config{.engine = group_engine(form, budget, true),
                           .replicas = scene.replicas,
-                          .router = RouterPolicy::kLeastLoaded,
+                          .dispatch = {RouterPolicy::kLeastLoaded},
                           .step_cost = alone,
                           .seed = 5,
                           .morph_cost = {.copy_bytes_per_us = 100, .fetch_bytes_per_us = 100}};

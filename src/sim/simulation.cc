@@ -49,7 +49,7 @@ class World : public TokenSink {
         devices_(
             config.replicas, times_of(config), form_of(config), config.seed,
             {now_ns_, heap_, [this](RequestId id, int position) { return drawn(id, position); }}),
-        fleet_(config.router, members(), *this, &devices_, groups()) {}
+        fleet_(config.dispatch, members(), *this, &devices_, groups()) {}
 
   SimulationReport run() {
     for (std::size_t i = 0; i < config_.wishes.size(); ++i) {

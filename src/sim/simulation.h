@@ -14,8 +14,8 @@
 #include "cost/group_cost.h"
 #include "cost/step_time.h"
 #include "engine/engine.h"
+#include "fleet/balancing.h"
 #include "fleet/regrouping.h"
-#include "fleet/router.h"
 #include "sim/device_timeline.h"
 #include "sim/morph_model.h"
 #include "trace/trace.h"
@@ -31,7 +31,7 @@ struct WishAt {
 struct SimulationConfig {
   EngineConfig engine;  // each replica's engine
   int replicas = 1;
-  RouterPolicy router = RouterPolicy::kFirstToken;
+  Dispatch dispatch;
   StepCost step_cost;      // what steps take; engine.step_cost, if known, is what engines believe
   std::uint64_t seed = 0;  // seed of prompts, output tokens and cancels
   int shared_prefix_tokens = 0;   // length of the prefix that all prompts share

@@ -435,6 +435,7 @@ HttpReply Admin::models_reply() const {
     json::object shown = setting_.residents.intent_of(*service);
     models.push_back({{"model", model.names.front()},
                       {"intent", shown["intent"]},
+                      {"moves", shown["moves"]},
                       {"names", json::array(model.names.begin(), model.names.end())},
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},

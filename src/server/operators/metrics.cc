@@ -319,6 +319,7 @@ struct Metrics::Series {
 Metrics::Metrics(const MetricsLabels& labels, int replicas)
     : series_(std::make_unique<Series>(labels, replicas)) {
   residence(Residence::kAwake);
+  moves(0);
 }
 Metrics::~Metrics() = default;
 
@@ -341,6 +342,13 @@ void Metrics::residence(Residence residence) {
           .Set(now ? 1 : 0);
     }
   }
+}
+
+void Metrics::moves(int total) {
+  Counter& counter = series_->replicas.front()->make.counter(
+      "protean:model_moves_total",
+      "Moves of the model to other devices or another configuration, without an operator.");
+  counter.Increment(total - counter.Value());
 }
 
 void Metrics::engine(ReplicaId replica, const Observation& seen) {

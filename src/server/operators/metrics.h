@@ -43,6 +43,7 @@ class Metrics {
   void groups(const GroupsStatus& status);
   void replicas_wanted(const ReplicasWanted& wanted);
   void residence(Residence residence);
+  void moves(int total);  // to other devices or configurations, without an operator
   void first_token(ReplicaId replica, TimeNs waited_ns);
   void next_token(ReplicaId replica, TimeNs waited_ns);
   void finished(ReplicaId replica, const EndedRequest& record);
