@@ -118,6 +118,9 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
              (std::get<2>(info.param) ? "_layers" : "_shards");
     });
+INSTANTIATE_TEST_SUITE_P(ThreeStages, Join,
+                         testing::Combine(testing::Values(JoinCase{"bf16"}), testing::Values(3),
+                                          testing::Values(true)));
 
 void take_back(JoinScene& fleet, JoinScene::Group& group, int homes,
                const std::vector<HoldShards>& back) {
