@@ -84,6 +84,17 @@ const PlanReport* Placements::common_report() const {
   return nullptr;
 }
 
+// Returns can_move() to a caller that holds the lock.
+bool Placements::moves() const {
+  const PlanReport* report = common_report();
+  return window_ns_ > 0 && report != nullptr && are_apart(report->devices.devices);
+}
+
+bool Placements::can_move() const {
+  const std::lock_guard lock(mutex_);
+  return moves();
+}
+
 std::vector<double> Placements::device_loads(std::optional<std::size_t> without) const {
   const std::lock_guard lock(mutex_);
   const PlanReport* report = common_report();
@@ -128,8 +139,7 @@ std::vector<DeviceState> Placements::devices_now() const {
 std::optional<ModelLoader::ModelToMove> Placements::choose_move(
     std::span<const ModelSample> samples, TimeNs now_ns) {
   const std::lock_guard lock(mutex_);
-  const PlanReport* report = common_report();
-  if (window_ns_ == 0 || report == nullptr || !are_apart(report->devices.devices)) {
+  if (!moves()) {
     return std::nullopt;
   }
   if (samples.empty()) {

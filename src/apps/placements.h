@@ -27,6 +27,9 @@ class Placements {
   void add(std::size_t place, std::shared_ptr<const PlanReport> report, double load_s);
   void remove(std::size_t place);
 
+  // Returns true if a model may move: one was planned, among devices that have CPUs of their own.
+  bool can_move() const;
+
   // Returns the share of the window in which each device was busy for models other than the one at
   // this place; empty if no model was planned.
   std::vector<double> device_loads(std::optional<std::size_t> without = {}) const;
@@ -43,6 +46,7 @@ class Placements {
   };
 
   const PlanReport* common_report() const;
+  bool moves() const;
   MovableModel movable(const Placed& placed, const ModelSample& sample) const;
   std::vector<DeviceState> devices_now() const;
 

@@ -42,6 +42,11 @@ ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
         {std::shared_ptr<OpenModel>(borrowed, &models[i]), server.sink(i), std::move(loaded[i])});
     placements_.add(i, models[i].report, models[i].load_s);
   }
+  if (defaults_.move_window_ns > 0 && !placements_.can_move()) {
+    log::warning(
+        "--move-models auto moves no model until one has an --intent and --devices of 2 or more "
+        "with CPUs of their own");
+  }
   thread_ = std::thread([this] { run(); });
 }
 
