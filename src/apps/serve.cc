@@ -345,6 +345,10 @@ void add_operation_options(CLI::App& app, ServeOptions& options) {
                  "OpenTelemetry collector that gets a trace of each request, such as "
                  "http://127.0.0.1:4318")
       ->type_name("URL");
+  app.add_option("--scaler-url", server.scaler_url,
+                 "URL that gets a POST of one JSON object when a model's load asks for another "
+                 "number of replicas (see --scaler-after)")
+      ->type_name("URL");
   app.add_option("--log-level", options.log_level, "Least severe messages to log")
       ->check(one_of({"debug", "info", "warning", "error", "off"}))
       ->capture_default_str();

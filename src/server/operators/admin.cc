@@ -265,6 +265,9 @@ HttpReply fleet_reply(const Service& service) {
                         {"released_total", seen.released_total}});
   }
   json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
+  if (fleet.replicas_wanted()) {
+    shown["replicas_wanted"] = fleet.replicas_wanted()->wanted;
+  }
   if (fleet.groups() != nullptr) {
     for (auto& [name, value] : shown_groups(fleet.groups_now(), service.unix_offset_ns())) {
       shown[name] = std::move(value);

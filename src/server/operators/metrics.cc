@@ -327,6 +327,10 @@ void Metrics::groups(const GroupsStatus& status) {
   series_->groups.show(status);
 }
 
+void Metrics::replicas_wanted(const ReplicasWanted& wanted) {
+  series_->groups.show(wanted);
+}
+
 // A model that sleeps keeps nothing in memory, which vLLM calls discard_all.
 void Metrics::residence(Residence residence) {
   const bool awake = residence == Residence::kAwake;
