@@ -143,7 +143,7 @@ const cpus = readFileSync('/proc/self/status', 'utf8').match(/^Cpus_allowed_list
 describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CPUs') }, () => {
   it('gives a model another device when both are busy on one, without a failed or a different answer', async () => {
     const server = await Server.startWith({ path: ['--model', `story=${builtin}`, '--model', `tiny=${tiny}`] }, ...cache(),
-      '--admin-port', '0', '--devices', '2', '--cpus', cpus.slice(0, 2).join(), '--intent', 'min-device-hours', '--move-models', 'auto', '--move-window', '4',
+      '--admin-port', '0', '--devices', '2', '--cpus', cpus.slice(0, 2).join(), '--intent', 'min-device-hours', '--move-models', 'auto', '--move-window', '10',
       '--kv-cache-memory', '8MiB', '--max-num-seqs', '4');
     try {
       await server.logged(/operators' port: (\S+)/);
@@ -175,6 +175,7 @@ describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CP
       }
       busy = false;
       await Promise.all(clients);
+      assert.ok(moved, server.log);
       const { change, intent, model } = moved;
       assert.equal(change.state, 'done', JSON.stringify(moved));
       assert.match(change.why, /^from device 0 to 1, .*other models make its answers [\d.]+ times slower now and [\d.]+ times there/);
