@@ -14,6 +14,9 @@
 namespace protean {
 namespace {
 
+constexpr int kChoicesInWindow = 10;  // estimates of all configurations take a while
+constexpr int kMostDoublings = 10;
+
 // Returns the devices on which a model computes, of `count`.
 std::vector<int> devices_of(const PlanReport* report, std::size_t count) {
   if (report != nullptr && report->devices.devices.size() == count) {
@@ -74,6 +77,28 @@ void Placements::remove(std::size_t place) {
   placed_.erase(place);
 }
 
+void Placements::loaded(std::size_t place, double load_s) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = placed_.find(place); found != placed_.end()) {
+    found->second.load_s = load_s;
+  }
+}
+
+void Placements::failed_to_move(std::size_t place, TimeNs now_ns) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = placed_.find(place); found != placed_.end()) {
+    Placed& placed = found->second;
+    placed.failures = std::min(placed.failures + 1, kMostDoublings);
+    placed.stays_ns = now_ns + (window_ns_ << placed.failures);
+  }
+}
+
+void Placements::clear_loads() {
+  for (auto& [place, placed] : placed_) {
+    placed.load.clear();
+  }
+}
+
 // Returns the plan whose devices count; null if there is none.
 const PlanReport* Placements::common_report() const {
   for (const auto& [place, placed] : placed_) {
@@ -82,6 +107,17 @@ const PlanReport* Placements::common_report() const {
     }
   }
   return nullptr;
+}
+
+// Returns can_move() to a caller that holds the lock.
+bool Placements::moves() const {
+  const PlanReport* report = common_report();
+  return window_ns_ > 0 && report != nullptr && are_apart(report->devices.devices);
+}
+
+bool Placements::can_move() const {
+  const std::lock_guard lock(mutex_);
+  return moves();
 }
 
 std::vector<double> Placements::device_loads(std::optional<std::size_t> without) const {
@@ -97,14 +133,15 @@ std::vector<double> Placements::device_loads(std::optional<std::size_t> without)
   return loads;
 }
 
-MovableModel Placements::movable(const Placed& placed, const ModelSample& sample) const {
+MovableModel Placements::movable(const Placed& placed, const ModelSample& sample,
+                                 TimeNs now_ns) const {
   const std::size_t count = common_report()->devices.devices.size();
   const PlanReport* report = placed.report.get();
   MovableModel model{.devices = devices_of(report, count),
                      .busy = placed.load.busy(),
                      .busy_error = placed.load.busy_error(),
                      .change_s = placed.load_s};
-  if (report == nullptr || report->devices.devices.size() != count) {
+  if (report == nullptr || report->devices.devices.size() != count || now_ns < placed.stays_ns) {
     return model;
   }
   model.wish = report->wish;
@@ -118,24 +155,21 @@ MovableModel Placements::movable(const Placed& placed, const ModelSample& sample
   return model;
 }
 
-// Devices divide the free memory of this machine.
+// Devices divide the memory of this machine that neither is in use nor claimed.
 std::vector<DeviceState> Placements::devices_now() const {
   const std::size_t count = common_report()->devices.devices.size();
-  return std::vector<DeviceState>(
-      count, {.free_bytes = free_memory_bytes() / static_cast<std::int64_t>(count)});
+  const std::int64_t free = std::max<std::int64_t>(0, free_memory_bytes() - claimed_bytes_);
+  return std::vector<DeviceState>(count, {.free_bytes = free / static_cast<std::int64_t>(count)});
 }
 
 std::optional<ModelLoader::ModelToMove> Placements::choose_move(
     std::span<const ModelSample> samples, TimeNs now_ns) {
   const std::lock_guard lock(mutex_);
-  const PlanReport* report = common_report();
-  if (window_ns_ == 0 || report == nullptr || !are_apart(report->devices.devices)) {
+  if (!moves()) {
     return std::nullopt;
   }
   if (samples.empty()) {
-    for (auto& [place, placed] : placed_) {
-      placed.load.clear();
-    }
+    clear_loads();
     return std::nullopt;
   }
   bool is_full = true;
@@ -146,17 +180,19 @@ std::optional<ModelLoader::ModelToMove> Placements::choose_move(
     }
     is_full = is_full && found != placed_.end() && found->second.load.is_full();
   }
-  if (!is_full) {
+  if (!is_full || now_ns < next_choice_ns_) {
     return std::nullopt;
   }
+  next_choice_ns_ = now_ns + window_ns_ / kChoicesInWindow;
   std::vector<MovableModel> models;
   for (const ModelSample& sample : samples) {
-    models.push_back(movable(placed_.at(sample.model), sample));
+    models.push_back(movable(placed_.at(sample.model), sample, now_ns));
   }
   const auto move = best_move(models, devices_now(), window_ns_);
   if (!move) {
     return std::nullopt;
   }
+  clear_loads();
   return ModelLoader::ModelToMove{.model = samples[move->model].model,
                                   .wish = wish_of(models[move->model], *move)};
 }

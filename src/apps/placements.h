@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,6 +28,14 @@ class Placements {
   // that placed it; null: it computes on all devices and never moves.
   void add(std::size_t place, std::shared_ptr<const PlanReport> report, double load_s);
   void remove(std::size_t place);
+  // The model was loaded again, or could not move: it stays for twice as many windows each time.
+  void loaded(std::size_t place, double load_s);
+  void failed_to_move(std::size_t place, TimeNs now_ns);
+  // Models that sleep keep so much of the free memory for themselves.
+  void claim(std::int64_t bytes) { claimed_bytes_ = bytes; }
+
+  // Returns true if a model may move: one was planned, among devices that have CPUs of their own.
+  bool can_move() const;
 
   // Returns the share of the window in which each device was busy for models other than the one at
   // this place; empty if no model was planned.
@@ -40,15 +50,21 @@ class Placements {
     std::shared_ptr<const PlanReport> report;
     double load_s = 0;
     ModelLoad load;
+    int failures = 0;     // of moves in a row
+    TimeNs stays_ns = 0;  // until then it does not move
   };
 
   const PlanReport* common_report() const;
-  MovableModel movable(const Placed& placed, const ModelSample& sample) const;
+  bool moves() const;
+  void clear_loads();
+  MovableModel movable(const Placed& placed, const ModelSample& sample, TimeNs now_ns) const;
   std::vector<DeviceState> devices_now() const;
 
   const TimeNs window_ns_;
   mutable std::mutex mutex_;
   std::map<std::size_t, Placed> placed_;
+  TimeNs next_choice_ns_ = 0;
+  std::atomic<std::int64_t> claimed_bytes_ = 0;
 };
 
 // Returns the plan of a model that moves: the plan before, with the estimates for the wish's load,

@@ -42,6 +42,11 @@ ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
         {std::shared_ptr<OpenModel>(borrowed, &models[i]), server.sink(i), std::move(loaded[i])});
     placements_.add(i, models[i].report, models[i].load_s);
   }
+  if (defaults_.move_window_ns > 0 && !placements_.can_move()) {
+    log::warning(
+        "--move-models auto moves no model until one has an --intent and --devices of 2 or more "
+        "with CPUs of their own");
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -61,6 +66,7 @@ void ReplicaLoader::run() {
       --waiting_;
       if (!ending_) {
         job();
+        placements_.claim(claimed_bytes());
       }
     }
   }
@@ -135,6 +141,7 @@ void ReplicaLoader::load_now(std::size_t model) {
     return;
   }
   resident.replicas = *std::move(replicas);
+  placements_.loaded(model, resident.model->load_s);
   log::info("{} woke in {:.2f} s", name_of(*resident.model), seconds_since(began_ns));
   server_.woke(model, {});
 }
@@ -187,9 +194,15 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   if (wish.move) {
     options.chosen = report_of_move(*before.model->report, wish);
   }
-  auto opened = open_for_intent(*before.model, wish, options, claimed_bytes());
+  // A move takes only memory that is free, so that no request ever waits for it.
+  const std::int64_t own_bytes = wish.move ? memory_of(*before.model) : 0;
+  auto opened = open_for_intent(*before.model, wish, options, claimed_bytes() + own_bytes);
+  const auto fail = [&](const Error& error) {
+    placements_.failed_to_move(model, steady_now_ns());
+    server_.not_replaced(model, error);
+  };
   if (!opened.ok()) {
-    server_.not_replaced(model, opened.error());
+    fail(opened.error());
     return;
   }
   server_.planned(model, opened->plan);
@@ -205,10 +218,14 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   if (memory_of(*resident.model) <= free_memory_bytes() - claimed_bytes()) {
     auto replicas = start_replicas(*resident.model, *resident.sink, [this] { await_idle(); });
     if (!replicas.ok()) {
-      server_.not_replaced(model, replicas.error());
+      fail(replicas.error());
       return;
     }
     resident.replicas = *std::move(replicas);
+  } else if (wish.move) {
+    fail(make_error(ErrorCode::kExhausted, "the move of {} needs {} of free memory",
+                    name_of(*resident.model), format_bytes(memory_of(*resident.model))));
+    return;
   }
   log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), wish.intent,
             seconds_since(began_ns), resident.model->plan.configuration);

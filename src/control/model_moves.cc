@@ -8,7 +8,8 @@
 namespace protean {
 namespace {
 
-constexpr int kRounds = 40;  // each one halves the error of slowdowns at least
+constexpr int kRounds = 40;        // at most; until slowdowns settle
+constexpr double kSettled = 1e-6;  // change of a slowdown that is none
 
 // Where a model computes, and the share of the time in which it would be busy alone.
 struct Work {
@@ -41,8 +42,13 @@ std::vector<double> settled(std::span<const Work> works) {
     for (std::size_t i = 0; i < works.size(); ++i) {
       busy[i] = std::min(1.0, works[i].alone * slowed[i]);
     }
+    bool is_settled = true;
     for (std::size_t i = 0; i < works.size(); ++i) {
-      slowed[i] = slowed_by(i, works, busy);
+      const double before = std::exchange(slowed[i], slowed_by(i, works, busy));
+      is_settled = is_settled && slowed[i] - before < kSettled;
+    }
+    if (is_settled) {
+      break;
     }
   }
   return slowed;
@@ -115,8 +121,6 @@ class Moves {
         states[i].load +=
             other != model && holds(works_[other].devices, device) ? works_[other].alone : 0;
       }
-      // What it gives back counts as free.
-      states[i].free_bytes += holds(moved.devices, device) ? bytes_each(moved) : 0;
     }
     if (auto best = place(wanted.configuration, states, wanted.memory, layers,
                           {.policy = PlacementPolicy::kLeastLoaded})) {
@@ -127,11 +131,6 @@ class Moves {
         weigh(model, candidate, *std::move(same));
       }
     }
-  }
-
-  static std::int64_t bytes_each(const MovableModel& model) {
-    return model.candidates[model.now].total_bytes /
-           std::max<std::int64_t>(1, std::ssize(model.devices));
   }
 
   void weigh(std::size_t model, std::size_t candidate, Placement placement) {
@@ -161,12 +160,11 @@ class Moves {
       }
     }
     const double there_and_back_s = 2 * moved.change_s;
-    const double waiting = has_room(after, placement) ? 0 : moved.busy;
     const ModelMove move{.model = model,
                          .candidate = candidate,
                          .placement = std::move(placement),
                          .saves_s = saved * window_s_,
-                         .costs_s = there_and_back_s * (1 + busy_ + waiting),
+                         .costs_s = there_and_back_s * (1 + busy_),
                          .slowed = now_[model],
                          .slowed_to = slowed[model]};
     if (move.saves_s - move.costs_s > (best_ ? best_->saves_s - best_->costs_s : 0)) {
@@ -187,14 +185,6 @@ class Moves {
     }
     const EstimatedConfiguration& now = model.candidates[model.now];
     return value_of(model.wish, now, slowed) / value_of(model.wish, now, before);
-  }
-
-  // Returns true if the devices have room for a configuration next to all that is there.
-  bool has_room(const EstimatedConfiguration& wanted, const Placement& placement) const {
-    const std::int64_t each = wanted.total_bytes / std::max(1, wanted.configuration.devices());
-    return std::all_of(placement.devices.begin(), placement.devices.end(), [&](int device) {
-      return devices_[static_cast<std::size_t>(device)].free_bytes >= each;
-    });
   }
 
   const std::span<const MovableModel> models_;

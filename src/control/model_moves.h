@@ -48,8 +48,7 @@ struct ModelMove {
 // missed k times over counts as k times the objective.
 //
 // While a model is loaded, one device is busy for it and every busy second of any model counts as
-// lost; if its devices have no room for both configurations, its own requests wait in addition.
-// `devices` says what is free next to all models.
+// lost. `devices` says what is free next to all models: a model moves only if it fits there.
 std::optional<ModelMove> best_move(std::span<const MovableModel> models,
                                    std::span<const DeviceState> devices, TimeNs window_ns);
 

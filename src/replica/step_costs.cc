@@ -100,7 +100,10 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
                                                   .threads = key->threads,
                                                   .origin = StepCostOrigin::kFingerprint,
                                                   .cost = found->cost});
-    return saved.ok() ? (*database)->forget_steps(*key) : saved;
+    if (saved.ok()) {
+      (void)(*database)->forget_steps(*key);  // times that stay are never read
+    }
+    return saved;
   };
   if (const Status kept = keep(); !kept.ok()) {
     *remark = kept.error().message;

@@ -2,8 +2,8 @@
 // a model comes to be served for another intent while it answers.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { availableParallelism, tmpdir } from 'node:os';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { builtin, model as tiny, program, Server, skip, sleep } from './server.mjs';
@@ -134,10 +134,16 @@ describe('PUT /admin/intent', () => {
   });
 });
 
-describe('--move-models auto', { skip: skip || (availableParallelism() < 2 && 'needs two CPUs') }, () => {
+// The CPUs that this process may use, such as [0, 1, 4].
+const cpus = readFileSync('/proc/self/status', 'utf8').match(/^Cpus_allowed_list:\s*(\S+)/m)[1].split(',').flatMap((run) => {
+  const [first, last = first] = run.split('-').map(Number);
+  return Array.from({ length: last - first + 1 }, (_, place) => first + place);
+});
+
+describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CPUs') }, () => {
   it('gives a model another device when both are busy on one, without a failed or a different answer', async () => {
     const server = await Server.startWith({ path: ['--model', `story=${builtin}`, '--model', `tiny=${tiny}`] }, ...cache(),
-      '--admin-port', '0', '--devices', '2', '--intent', 'min-device-hours', '--move-models', 'auto', '--move-window', '4',
+      '--admin-port', '0', '--devices', '2', '--cpus', cpus.slice(0, 2).join(), '--intent', 'min-device-hours', '--move-models', 'auto', '--move-window', '10',
       '--kv-cache-memory', '8MiB', '--max-num-seqs', '4');
     try {
       await server.logged(/operators' port: (\S+)/);
@@ -169,6 +175,7 @@ describe('--move-models auto', { skip: skip || (availableParallelism() < 2 && 'n
       }
       busy = false;
       await Promise.all(clients);
+      assert.ok(moved, server.log);
       const { change, intent, model } = moved;
       assert.equal(change.state, 'done', JSON.stringify(moved));
       assert.match(change.why, /^from device 0 to 1, .*other models make its answers [\d.]+ times slower now and [\d.]+ times there/);
