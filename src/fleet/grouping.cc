@@ -1,6 +1,7 @@
 #include "fleet/grouping.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "base/check.h"
@@ -200,7 +201,7 @@ Status Grouping::check_wish(const GroupWish& wish) const {
   }
   std::set<ReplicaId> named;
   for (const Replicas& group : wish.groups) {
-    if (group.empty() || (group.size() & (group.size() - 1)) != 0) {
+    if (!std::has_single_bit(group.size())) {
       return refused("a group has {} replicas: name 1, 2, 4 or 8", group.size());
     }
     for (const ReplicaId replica : group) {
@@ -332,9 +333,9 @@ bool Grouping::on(const MorphDone& done, TimeNs now_ns) {
   return Regrouping::owns(done.id);
 }
 
-void Grouping::step_done(ReplicaId replica) {
+void Grouping::step_done(ReplicaId replica, TimeNs now_ns) {
   if (running_) {
-    running_->step_done(replica);
+    running_->step_done(replica, now_ns);
   }
 }
 

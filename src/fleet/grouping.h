@@ -35,7 +35,7 @@ class Grouping {
   // Returns true if the event was about a step of a regrouping.
   bool on(const MorphReady& ready, TimeNs now_ns);
   bool on(const MorphDone& done, TimeNs now_ns);
-  void step_done(ReplicaId replica);  // before its engine is told
+  void step_done(ReplicaId replica, TimeNs now_ns);  // before its engine is told
   // Does what can be done now. Must be called after each event.
   void advance(TimeNs now_ns);
   std::optional<TimeNs> next_deadline_ns() const;

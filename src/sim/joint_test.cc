@@ -77,7 +77,7 @@ SimulationConfig joint_config(const JointScene& scene) {
   const std::vector<Precision> layers = {Precision::kF32, Precision::kBf16};
   SimulationConfig config{.engine = joint_engine(scene, form, budget, alone),
                           .replicas = 2,
-                          .router = RouterPolicy::kLeastLoaded,
+                          .dispatch = {RouterPolicy::kLeastLoaded},
                           .step_cost = alone,
                           .seed = 5,
                           .morph_cost = {.copy_bytes_per_us = 100, .fetch_bytes_per_us = 100}};
