@@ -23,6 +23,9 @@ static_assert(kInputBlock == kTileInputs, "rows end with the last step of tiles"
 
 // Inputs of a row that are arranged at once, so that those of all rows of a block stay in L1.
 constexpr std::int64_t kArrangedInputs = 256;
+constexpr int kLargestGroup = 128;
+static_assert(kArrangedInputs % kLargestGroup == 0, "a sum of a group is written once");
+static_assert(PackedMatrix::kPanel % kInputBlock == 0, "tasks of other panels share no tile");
 
 // Packs a block of inputs of a row, which are bf16 values, in pairs.
 HWY_INLINE void pair_inputs(const float* x, std::uint32_t* words) {

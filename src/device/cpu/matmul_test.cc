@@ -560,9 +560,9 @@ TEST_P(TiledMatmul, CutsInputsIntoChunks) {
   }
 }
 
-// An output of 2 MiB is written past the caches if it begins at a cache line.
+// An output of 8 MiB is written past the caches if it begins at a cache line.
 TEST_P(TiledMatmul, StreamsLargeOutputs) {
-  constexpr std::int64_t kRows = 70, kInputs = 32, kOutputs = 8192;
+  constexpr std::int64_t kRows = 70, kInputs = 32, kOutputs = 32768;
   Team team(2);
   for (const WeightFormat& format : {kBf16, WeightFormat{.kind = WeightKind::kW8, .group = 32}}) {
     const Weights weights = random_weights(format, kOutputs, kInputs);
