@@ -209,21 +209,22 @@ cpu::RowSource Forward::normalised(std::span<const float> residual, const NormWe
   return {.x = normed};
 }
 
-// Returns the input of the index-th shard's `down`. If there is no observer and it pays, SwiGLU and
-// quantisation are fused with the products of gate and up. Otherwise the rows lie in gate_.
-std::optional<cpu::Int8Rows> Forward::gated(const Inputs& x, const LayerWeights& weights,
-                                            const Half& half, int index) const {
+// Returns the input of the index-th shard's `down`. If there is no observer and it pays, activation
+// and arrangement are fused with the products of gate and up. Otherwise the rows lie in gate_.
+std::optional<Forward::Inputs> Forward::gated(const Inputs& x, const LayerWeights& weights,
+                                              const Half& half, int index) const {
   const Scratch& scratch = *setup_.scratch;
   const MlpSpec& mlp = setup_.spec->mlp;
   const auto up = shard_rows(scratch.up_, half.rows, shard().ffn, index);
-  const auto* const integers = std::get_if<cpu::Int8Rows>(&x);
-  const bool swiglu = mlp.gated && !mlp.bias && mlp.activation == Activation::kSilu;
-  if (integers != nullptr && setup_.observer == nullptr && swiglu &&
+  const cpu::Activation activation = kernel_of(mlp.activation);
+  if (setup_.observer == nullptr && mlp.gated && !mlp.bias &&
       arranged_floats(half.rows, shard().ffn) <= std::ssize(up)) {
-    auto made =
-        cpu::matmul_gated(*setup_.team, *integers, {&weights.gate, &weights.up, &weights.down},
-                          std::as_writable_bytes(up));
-    if (made) {
+    const auto gate_rows = [&](const auto& rows) -> std::optional<Inputs> {
+      return cpu::matmul_gated(*setup_.team, rows,
+                               {&weights.gate, &weights.up, &weights.down, activation},
+                               std::as_writable_bytes(up));
+    };
+    if (auto made = std::visit(gate_rows, x)) {
       return made;
     }
   }
@@ -235,12 +236,8 @@ std::optional<cpu::Int8Rows> Forward::gated(const Inputs& x, const LayerWeights&
   } else {
     multiply(x, {{&weights.up, gate, {.bias = bias_of(weights.mlp_bias.up)}}});
   }
-  if (swiglu) {
-    cpu::swiglu(*setup_.team, gate, up, element, gate);
-  } else {
-    const auto factor = mlp.gated ? std::span<const float>(up) : std::span<const float>();
-    cpu::activate(*setup_.team, {gate, factor, kernel_of(mlp.activation)}, element, gate);
-  }
+  const auto factor = mlp.gated ? std::span<const float>(up) : std::span<const float>();
+  cpu::activate(*setup_.team, {gate, factor, activation}, element, gate);
   observe(half.layer, LayerInput::kDown, gate);
   return std::nullopt;
 }
@@ -378,17 +375,17 @@ void Forward::feed_forward(const ForwardBatch& batch, int layer) const {
       normalised(residual(half), {first.mlp_norm, first.mlp_norm_bias}, first.up.format);
   observe(layer, LayerInput::kMlp, normed.x);
   const Inputs inputs = inputs_for(first.up, normed);  // which all shards share
-  std::vector<std::optional<cpu::Int8Rows>> made;
+  std::vector<std::optional<Inputs>> made;
   for (int i = 0; i < run.count; ++i) {
     made.push_back(gated(inputs, setup_.weights->shard(layer, run.first + i), half, i));
   }
   for (int i = 0; i < run.count; ++i) {
     const LayerWeights& weights = setup_.weights->shard(layer, run.first + i);
     const cpu::PackedMatrix& down = weights.down;
-    const auto& integers = made[static_cast<std::size_t>(i)];
+    const std::optional<Inputs>& rows = made[static_cast<std::size_t>(i)];
     const auto gate = shard_rows(setup_.scratch->gate_, half.rows, shard().ffn, i);
-    multiply_out(integers ? Inputs(*integers) : inputs_for(down, {.x = gate}), down,
-                 weights.mlp_bias.down, half, i);
+    multiply_out(rows ? *rows : inputs_for(down, {.x = gate}), down, weights.mlp_bias.down, half,
+                 i);
   }
   add_shards(half);
 }

@@ -161,8 +161,8 @@ class Forward {
   void normalise_over_heads(const Half& half) const;
   void rotate_heads(const ForwardBatch& batch, const LayerWeights& weights, int layer,
                     const HeadRows& heads) const;
-  std::optional<cpu::Int8Rows> gated(const Inputs& x, const LayerWeights& weights, const Half& half,
-                                     int index) const;
+  std::optional<Inputs> gated(const Inputs& x, const LayerWeights& weights, const Half& half,
+                              int index) const;
   const ShardRun& run_of(const Half& half) const {
     return setup_.weights->holding.of(half.layer, half.component);
   }

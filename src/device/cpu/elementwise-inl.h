@@ -1,5 +1,5 @@
-// RMS norm and SwiGLU of a part of a row, for separate passes and for kernels that compute rows
-// while they read them. Compiled once for each instruction set.
+// RMS norm and activations of a part of a row, for separate passes and for kernels that compute
+// rows while they read them. Compiled once for each instruction set.
 
 #if defined(PROTEAN_DEVICE_CPU_ELEMENTWISE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PROTEAN_DEVICE_CPU_ELEMENTWISE_INL_H_
@@ -11,8 +11,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
+#include "base/units.h"
+#include "device/cpu/elementwise.h"
 #include "device/cpu/lanes-inl.h"
 #include "device/cpu/row_source.h"
 #include "hwy/highway.h"
@@ -157,6 +160,65 @@ inline void swiglu_run(const float* gate, const float* up, std::size_t count, El
     at(of_gate, of_up, of_gate);
     std::copy_n(of_gate, left, out + i);
   }
+}
+
+// Computes activate() of a part of a row.
+inline void activate_run(const Activated& of, Element element, float* out) {
+  const std::size_t count = of.x.size();
+  const float* const x = of.x.data();
+  const float* const factor = of.factor.empty() ? nullptr : of.factor.data();
+  const auto each = [&](const auto& function) HWY_ATTR {
+    const auto run = [&](auto d, std::size_t from) HWY_ATTR {
+      for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
+        auto v = function(d, hn::LoadU(d, x + from));
+        v = factor == nullptr ? v : hn::Mul(v, hn::LoadU(d, factor + from));
+        hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
+      }
+      return from;
+    };
+    run(Lane{}, run(Floats{}, 0));
+  };
+  switch (of.activation) {
+    case Activation::kGelu:
+      return each([](auto d, auto v) HWY_ATTR { return gelu(d, v); });
+    case Activation::kGeluTanh:
+      return each([](auto d, auto v) HWY_ATTR { return gelu_tanh(d, v); });
+    case Activation::kRelu:
+      return each([](auto d, auto v) HWY_ATTR { return hn::Max(v, hn::Zero(d)); });
+    case Activation::kSilu:
+      break;
+  }
+  if (factor != nullptr) {
+    swiglu_run(x, factor, count, element, out);
+    return;
+  }
+  each([](auto d, auto v) HWY_ATTR {
+    const auto one = hn::Set(d, 1.0f);
+    return hn::Div(v, hn::Add(one, exp(d, hn::Neg(v))));
+  });
+}
+
+// Returns the values of a run, padded with zeros to whole blocks of the matrix: x in place if
+// possible, else values in `room`, of which those that are not x itself are rounded to `element`.
+HWY_INLINE const float* make_run(const BlockInputs& given, const RowRun& run, Element element,
+                                 float* room) {
+  const std::int64_t at = run.row * given.stride + run.begin - given.begin;
+  const float* const x = given.x + at;
+  const std::int64_t padded = round_up<std::int64_t>(run.count, PackedMatrix::kInputBlock);
+  if (!given.made() && padded == run.count) {
+    return x;
+  }
+  const auto count = static_cast<std::size_t>(run.count);
+  if (given.up != nullptr) {
+    activate_run({{x, count}, {given.up + at, count}, given.activation}, element, room);
+  } else if (given.made()) {
+    norm_run(x, given.norm.weight.subspan(static_cast<std::size_t>(run.begin), count),
+             run.norm_scale, element, room);
+  } else {
+    std::copy_n(x, count, room);
+  }
+  std::fill(room + run.count, room + padded, 0.0f);
+  return room;
 }
 
 }  // namespace protean::cpu::HWY_NAMESPACE

@@ -68,39 +68,8 @@ void layer_norm_row(const float* x, const LayerNorm& norm, Element element, floa
   run(Lane{}, run(Floats{}, 0));
 }
 
-void activate_part(const Activated& of, std::size_t first, std::size_t count, Element element,
-                   float* out) {
-  const float* const x = of.x.data() + first;
-  const float* const factor = of.factor.empty() ? nullptr : of.factor.data() + first;
-  const auto each = [&](const auto& function) HWY_ATTR {
-    const auto run = [&](auto d, std::size_t from) HWY_ATTR {
-      for (; from + hn::Lanes(d) <= count; from += hn::Lanes(d)) {
-        auto v = function(d, hn::LoadU(d, x + from));
-        v = factor == nullptr ? v : hn::Mul(v, hn::LoadU(d, factor + from));
-        hn::StoreU(element == Element::kBf16 ? round_bf16(d, v) : v, d, out + from);
-      }
-      return from;
-    };
-    run(Lane{}, run(Floats{}, 0));
-  };
-  switch (of.activation) {
-    case Activation::kGelu:
-      return each([](auto d, auto v) HWY_ATTR { return gelu(d, v); });
-    case Activation::kGeluTanh:
-      return each([](auto d, auto v) HWY_ATTR { return gelu_tanh(d, v); });
-    case Activation::kRelu:
-      return each([](auto d, auto v) HWY_ATTR { return hn::Max(v, hn::Zero(d)); });
-    case Activation::kSilu:
-      break;
-  }
-  if (factor != nullptr) {
-    swiglu_run(x, factor, count, element, out);
-    return;
-  }
-  each([](auto d, auto v) HWY_ATTR {
-    const auto one = hn::Set(d, 1.0f);
-    return hn::Div(v, hn::Add(one, exp(d, hn::Neg(v))));
-  });
+void activate_part(const Activated& of, Element element, float* out) {
+  activate_run(of, element, out);
 }
 
 void scale_and_cap_part(float factor, float most, float* x, std::size_t count) {
@@ -251,9 +220,11 @@ void activate(Team& team, const Activated& of, Element element, std::span<float>
   check(of.x.size() == out.size() && (of.factor.empty() || of.factor.size() == out.size()),
         "x, factor and out differ in size");
   in_pieces(team, std::ssize(out), 1, [&](std::int64_t first, std::int64_t end) {
+    const auto at = static_cast<std::size_t>(first);
+    const auto count = static_cast<std::size_t>(end - first);
+    const auto factor = of.factor.empty() ? of.factor : of.factor.subspan(at, count);
     HWY_DYNAMIC_DISPATCH(activate_part)
-    (of, static_cast<std::size_t>(first), static_cast<std::size_t>(end - first), element,
-     out.data() + first);
+    ({of.x.subspan(at, count), factor, of.activation}, element, out.data() + first);
   });
 }
 

@@ -42,9 +42,6 @@ void layer_norm(Team& team, std::span<const float> x, const LayerNorm& norm, Ele
 void swiglu(Team& team, std::span<const float> gate, std::span<const float> up, Element element,
             std::span<float> out);
 
-// kGelu uses erf, kGeluTanh its usual approximation by tanh.
-enum class Activation : std::uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
-
 // Computes out = activation(x) * factor, rounded to `element`. An empty `factor` means ones. `out`
 // may be `x`. With kSilu the bits are those of swiglu().
 struct Activated {

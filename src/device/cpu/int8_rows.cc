@@ -29,20 +29,6 @@ struct BlockTo {
   std::int32_t* totals = nullptr;
 };
 
-// Some inputs of the rows of a block. Their values are x, or x after the norm if there is one, or
-// silu(x) * up if `up` is set.
-struct BlockInputs {
-  const float* x = nullptr;   // the first of these inputs in the first row
-  const float* up = nullptr;  // likewise
-  std::int64_t stride = 0;    // from row to row
-  RmsNorm norm = {};          // needs all inputs of a row
-  std::int64_t rows = 0;
-  std::int64_t begin = 0;  // first input; begins a run
-  std::int64_t end = 0;
-
-  bool made() const { return up != nullptr || !norm.weight.empty(); }
-};
-
 }  // namespace protean::cpu
 #endif
 
@@ -154,36 +140,6 @@ std::int64_t most_block_rows(const Int8Rows& rows) {
   return rows.blocks.tiled ? kTileRows16 : most_integer_rows(two_words);
 }
 
-// Some inputs of one row of a block, beginning with the first input of a group.
-struct RowRun {
-  std::int64_t row = 0;
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-  float norm_scale = 0;  // used only with a norm
-};
-
-// Returns the values of a run, padded with zeros to whole blocks of the matrix: in place if
-// possible, else computed in `room`.
-HWY_INLINE const float* make_run(const BlockInputs& given, const RowRun& run, float* room) {
-  const std::int64_t at = run.row * given.stride + run.begin - given.begin;
-  const float* const x = given.x + at;
-  const std::int64_t padded = round_up<std::int64_t>(run.count, PackedMatrix::kInputBlock);
-  if (!given.made() && padded == run.count) {
-    return x;
-  }
-  const auto count = static_cast<std::size_t>(run.count);
-  if (given.up != nullptr) {
-    swiglu_run(x, given.up + at, count, Element::kF32, room);
-  } else if (given.made()) {
-    norm_run(x, given.norm.weight.subspan(static_cast<std::size_t>(run.begin), count),
-             run.norm_scale, Element::kF32, room);
-  } else {
-    std::copy_n(x, count, room);
-  }
-  std::fill(room + run.count, room + padded, 0.0f);
-  return room;
-}
-
 // Writes the scales, sums and words of a run. Words are consecutive for vectors and distributed
 // over steps for tiles.
 inline void quantize_run(const Int8Rows& all, const float* x, const RowRun& run,
@@ -232,7 +188,7 @@ void quantize_block(const Int8Rows& all, const BlockInputs& given, const BlockTo
             norm_scale(given.x + r * given.stride, given.norm.weight.size(), given.norm.eps);
       }
       const RowRun run{r, begin, count, norm_scales[r]};
-      quantize_run(all, make_run(given, run, room), run,
+      quantize_run(all, make_run(given, run, Element::kF32, room), run,
                    {all.blocks.tiled ? to.words : words + r * kStride, to.scales, to.totals});
     }
     if (!all.blocks.tiled) {
@@ -326,20 +282,9 @@ Int8Rows quantize_rows(Team& team, const RowSource& source, const PackedMatrix& 
 }
 
 void gate_rows(const GatedOutputs& outputs, const Int8Rows& to) {
-  const std::int64_t end = outputs.first_row + outputs.rows;
-  std::int64_t first = outputs.first_row;
-  for (std::int64_t block = to.blocks.at(first); first < end; ++block) {
-    const std::int64_t row = first - outputs.first_row;
-    const std::int64_t next = to.blocks.begin(block + 1);
-    const BlockInputs of_block{.x = outputs.gate + row * outputs.stride,
-                               .up = outputs.up + row * outputs.stride,
-                               .stride = outputs.stride,
-                               .rows = next - first,
-                               .begin = outputs.first_input,
-                               .end = outputs.first_input + outputs.inputs};
-    HWY_DYNAMIC_DISPATCH(quantize_block)(to, of_block, block_at(to, first));
-    first = next;
-  }
+  each_gated_block(outputs, to.blocks, [&](std::int64_t first, const BlockInputs& inputs) {
+    HWY_DYNAMIC_DISPATCH(quantize_block)(to, inputs, block_at(to, first));
+  });
 }
 
 }  // namespace protean::cpu

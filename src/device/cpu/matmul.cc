@@ -32,8 +32,8 @@ constexpr std::int64_t kLeastGatedRows = 8;
 constexpr std::int64_t kLeastTasksPerThread = 2;
 
 // An output of this size does not stay in a cache until it is read. For tiles, writing it past the
-// caches is then faster.
-constexpr std::int64_t kStreamedBytes = std::int64_t{2} << 20;
+// caches is then faster, as measured for LM heads; it is slower for queries and smaller heads.
+constexpr std::int64_t kStreamedBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kLeastStreamedRows = 64;
 
 // How a product is cut into tasks. The results do not depend on it.
@@ -206,13 +206,15 @@ void gate_task(const Rows& x, const GatedMatrices& matrices, const MatmulTask& t
              .first_row = task.first_row,
              .rows = task.rows,
              .first_input = first,
-             .inputs = std::min<std::int64_t>(task.columns(), to.inputs - first)},
+             .inputs = std::min<std::int64_t>(task.columns(), to.inputs - first),
+             .activation = matrices.activation},
             to);
 }
 
-// Returns false, without computing anything, if gating in tasks is impossible or slower.
+// Returns false, without computing anything, if gating in tasks is impossible or slower. Tasks
+// have whole groups of `group` inputs of `to`, or any inputs if it is 0.
 template <class Rows>
-bool gate_all(Team& team, const Rows& x, const GatedMatrices& matrices, const Rows& to) {
+bool gate_all(Team& team, const Rows& x, const GatedMatrices& matrices, const Rows& to, int group) {
   const PackedMatrix& gate = *matrices.gate;
   const std::int64_t m = x.blocks.rows;
   if (m < kLeastGatedRows || to.blocks != x.blocks) {
@@ -222,7 +224,7 @@ bool gate_all(Team& team, const Rows& x, const GatedMatrices& matrices, const Ro
   const int threads = serial ? 1 : team.threads();
   CutLimits limits = limits_for(x.isa);
   limits.panels /= 2;  // a task has two matrices
-  limits.least_panels = std::max(1, to.format.group / PackedMatrix::kPanel);
+  limits.least_panels = std::max(1, group / PackedMatrix::kPanel);
   const Cut cut = cut_product(m, gate.panels(), threads, limits);
   const std::int64_t tasks = cut.row_tasks * cut.panel_tasks;
   if (threads > 1 && tasks < kLeastTasksPerThread * threads) {
@@ -234,6 +236,30 @@ bool gate_all(Team& team, const Rows& x, const GatedMatrices& matrices, const Ro
   return true;
 }
 
+void check_rows(const MatmulRows& x, const PackedMatrix& weights) {
+  const WeightFormat& format = weights.format;
+  check(x.inputs == weights.inputs && !format.int8_inputs() &&
+            (format.kind != WeightKind::kF32 || x.isa == MatmulIsa::kVector),
+        "rows are for weights like these");
+  check(!has_tiles(x.isa) || format.kind == WeightKind::kBf16 || format.symmetric ||
+            (x.group_sums != nullptr && x.group == format.group),
+        "rows are summed over groups like these");
+}
+
+void check_rows(const Int8Rows& x, const PackedMatrix& weights) {
+  check(x.inputs == weights.inputs && x.format == weights.format,
+        "integers are for weights like these");
+}
+
+template <class Rows>
+void check_gated(const Rows& x, const GatedMatrices& matrices) {
+  const PackedMatrix& up = *matrices.up;
+  check_rows(x, *matrices.gate);
+  check_rows(x, up);
+  check(matrices.gate->outputs == up.outputs && matrices.down->inputs == up.outputs,
+        "gate and up make what down reads");
+}
+
 }  // namespace
 
 MatmulIsa best_isa() {
@@ -242,13 +268,7 @@ MatmulIsa best_isa() {
 
 void matmul(Team& team, const MatmulRows& x, std::span<const MatmulTarget> targets) {
   for (const MatmulTarget& target : targets) {
-    const WeightFormat& format = target.weights->format;
-    check(x.inputs == target.weights->inputs && !format.int8_inputs() &&
-              (format.kind != WeightKind::kF32 || x.isa == MatmulIsa::kVector),
-          "rows are for weights like these");
-    check(!has_tiles(x.isa) || format.kind == WeightKind::kBf16 || format.symmetric ||
-              (x.group_sums != nullptr && x.group == format.group),
-          "rows are summed over groups like these");
+    check_rows(x, *target.weights);
   }
   multiply_all(team, x, targets);
 }
@@ -268,8 +288,7 @@ void matmul(Team& team, std::span<const float> x, const PackedMatrix& weights, s
 
 void matmul(Team& team, const Int8Rows& x, std::span<const MatmulTarget> targets) {
   for (const MatmulTarget& target : targets) {
-    check(x.inputs == target.weights->inputs && x.format == target.weights->format,
-          "integers are for weights like these");
+    check_rows(x, *target.weights);
   }
   multiply_all(team, x, targets);
 }
@@ -280,18 +299,25 @@ void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::spa
   matmul(team, x, {&target, 1});
 }
 
-std::optional<Int8Rows> matmul_gated(Team& team, const Int8Rows& x, const GatedMatrices& matrices,
-                                     std::span<std::byte> memory) {
-  const auto& [gate, up, down] = matrices;
-  check(x.inputs == gate->inputs && x.format == gate->format && up->format == gate->format,
-        "integers are for weights like these");
-  check(up->inputs == gate->inputs && up->outputs == gate->outputs && down->inputs == up->outputs,
-        "gate and up make what down reads");
-  if (!down->format.int8_inputs()) {
+std::optional<MatmulRows> matmul_gated(Team& team, const MatmulRows& x,
+                                       const GatedMatrices& matrices, std::span<std::byte> memory) {
+  check_gated(x, matrices);
+  // With vectors, a task of two matrices reads its rows again for half as many panels.
+  if (!x.blocks.tiled || matrices.down->format.int8_inputs()) {
     return std::nullopt;
   }
-  const Int8Rows to = place_int8_rows(x.blocks.rows, *down, memory, x.isa);
-  return gate_all(team, x, matrices, to) ? std::optional(to) : std::nullopt;
+  const MatmulRows to = place_rows(x.blocks.rows, *matrices.down, memory, x.isa);
+  return gate_all(team, x, matrices, to, to.group) ? std::optional(to) : std::nullopt;
+}
+
+std::optional<Int8Rows> matmul_gated(Team& team, const Int8Rows& x, const GatedMatrices& matrices,
+                                     std::span<std::byte> memory) {
+  check_gated(x, matrices);
+  if (!matrices.down->format.int8_inputs()) {
+    return std::nullopt;
+  }
+  const Int8Rows to = place_int8_rows(x.blocks.rows, *matrices.down, memory, x.isa);
+  return gate_all(team, x, matrices, to, to.format.group) ? std::optional(to) : std::nullopt;
 }
 
 }  // namespace protean::cpu

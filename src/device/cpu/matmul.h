@@ -9,6 +9,7 @@
 #include "device/cpu/matmul_isa.h"
 #include "device/cpu/matmul_rows.h"
 #include "device/cpu/packed_matrix.h"
+#include "device/cpu/row_source.h"
 #include "device/cpu/team.h"
 
 namespace protean::cpu {
@@ -58,18 +59,22 @@ void matmul(Team& team, const Int8Rows& x, const PackedMatrix& weights, std::spa
 void matmul(Team& team, const MatmulRows& x, std::span<const MatmulTarget> targets);
 void matmul(Team& team, const Int8Rows& x, std::span<const MatmulTarget> targets);
 
-// The matrices of a layer's MLP.
+// The matrices of a layer's MLP, and its activation.
 struct GatedMatrices {
   const PackedMatrix* gate = nullptr;
   const PackedMatrix* up = nullptr;
   const PackedMatrix* down = nullptr;
+  Activation activation = Activation::kSilu;
 };
 
-// Computes silu(x * gate) * (x * up) as quantised rows for `down`, with the same bits as separate
-// passes. A thread quantises the columns that it has just multiplied, while they are in its cache.
-// `memory` is as for quantize_rows() and does not overlap x. Returns nothing, without computing
-// anything, if this is impossible (the two kinds of rows have different blocks) or slower (there
-// are few rows, or too few tasks).
+// Computes activation(x * gate) * (x * up) as rows for `down`, with the same bits as separate
+// passes. A thread rounds and arranges the columns that it has just multiplied, while they are in
+// its cache. `memory` is as for arrange_rows() and does not overlap x. Returns nothing, without
+// computing anything, if this is impossible (the two kinds of rows have different blocks) or slower
+// (there are few rows or too few tasks, or the rows of `down` are not multiplied with tiles or as
+// integers).
+std::optional<MatmulRows> matmul_gated(Team& team, const MatmulRows& x,
+                                       const GatedMatrices& matrices, std::span<std::byte> memory);
 std::optional<Int8Rows> matmul_gated(Team& team, const Int8Rows& x, const GatedMatrices& matrices,
                                      std::span<std::byte> memory);
 

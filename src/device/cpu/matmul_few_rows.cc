@@ -259,7 +259,7 @@ namespace protean::cpu {
 HWY_EXPORT(multiply_few_rows_here);
 
 bool are_few_rows(const MatmulOperands& operands, const MatmulTask& task, bool emulated) {
-  return task.rows <= most_few_rows(operands.weights->format.kind) &&
+  return operands.x->x != nullptr && task.rows <= most_few_rows(operands.weights->format.kind) &&
          (emulated || amx_rounds_as_documented());
 }
 

@@ -22,7 +22,7 @@ constexpr int most_few_rows(WeightKind kind) {
 }
 
 // Returns true if multiply_few_rows() computes this task of a product by tiles: it has at most
-// most_few_rows(), and tiles round like the manual says.
+// most_few_rows(), which it has as floats, and tiles round like the manual says.
 bool are_few_rows(const MatmulOperands& operands, const MatmulTask& task, bool emulated);
 
 // Computes a task of few rows with vectors, with the bits that tiles would give the rows. Tiles

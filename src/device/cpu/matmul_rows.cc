@@ -1,7 +1,6 @@
 #include "device/cpu/matmul_rows.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -11,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/matmul_rows.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // Highway wants its own headers after foreach_target.h.
+#include "device/cpu/elementwise-inl.h"
 #include "device/cpu/interleave-inl.h"
 #include "device/cpu/lanes-inl.h"
 #include "hwy/highway.h"
@@ -21,87 +21,64 @@ namespace protean::cpu::HWY_NAMESPACE {
 constexpr std::int64_t kInputBlock = PackedMatrix::kInputBlock;
 static_assert(kInputBlock == kTileInputs, "rows end with the last step of tiles");
 
-// Packs inputs of a row, which are bf16 values, in pairs, padded with zeros to whole blocks of
-// inputs.
-inline void pair_inputs(const float* x, std::int64_t count, std::uint32_t* words) {
-  alignas(64) float rest[kInputBlock];
-  for (std::int64_t i = 0; i < count; i += kInputBlock, words += kInputBlock / 2) {
-    const float* from = x + i;
-    if (count - i < kInputBlock) {
-      std::fill(std::copy_n(from, count - i, rest), std::end(rest), 0.0f);
-      from = rest;
-    }
-    for (int k = 0; k < kInputBlock; k += kTwoVecs) {
-      const TwoVecs pair = load_sums<std::uint16_t>(from + k);
-      const Words d;
-      hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(d, pair.a)), hn::BitCast(d, pair.b)), d,
-                 words + k / 2);
-    }
+// Inputs of a row that are arranged at once, so that those of all rows of a block stay in L1.
+constexpr std::int64_t kArrangedInputs = 256;
+constexpr int kLargestGroup = 128;
+static_assert(kArrangedInputs % kLargestGroup == 0, "a sum of a group is written once");
+static_assert(PackedMatrix::kPanel % kInputBlock == 0, "tasks of other panels share no tile");
+
+// Packs a block of inputs of a row, which are bf16 values, in pairs.
+HWY_INLINE void pair_inputs(const float* x, std::uint32_t* words) {
+  const Words d;
+  for (int i = 0; i < kInputBlock; i += kTwoVecs) {
+    const TwoVecs pair = load_sums<std::uint16_t>(x + i);
+    hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(d, pair.a)), hn::BitCast(d, pair.b)), d,
+               words + i / 2);
   }
 }
 
-// Writes a block as [word][row]. Handles some words of all rows at a time, which stay in L1.
-inline void arrange_block(const MatmulRows& all, std::int64_t first, int rows,
-                          std::uint32_t* block) {
+// Writes the sums of the groups of a run, whose row is counted from the first of all rows.
+inline void sum_groups(const MatmulRows& to, const float* x, const RowRun& run) {
+  for (std::int64_t i = 0; i < run.count; i += to.group) {
+    const std::int64_t count = std::min<std::int64_t>(to.group, run.count - i);
+    to.group_sums[(run.begin + i) / to.group * to.blocks.rows + run.row] = sum_inputs(x + i, count);
+  }
+}
+
+// Writes some inputs of a block whose first row is `first`: for vectors as [word][row], for tiles
+// as one tile for each step, whose unused rows become zeros.
+void arrange(const MatmulRows& to, const BlockInputs& given, std::int64_t first) {
+  constexpr std::int64_t kBlockWords = kInputBlock / 2;
   // One more cache line between rows keeps them from competing for the same lines.
-  constexpr std::int64_t kInputs = 256, kStride = kInputs / 2 + 16;
+  constexpr std::int64_t kStride = kArrangedInputs / 2 + 16;
+  alignas(64) float room[kArrangedInputs];
   alignas(64) std::uint32_t words[kFloatTileRows * kStride];
-  for (std::int64_t begin = 0; begin < all.inputs; begin += kInputs) {
-    const std::int64_t count = std::min(kInputs, all.inputs - begin);
-    for (int r = 0; r < rows; ++r) {
-      pair_inputs(all.x + (first + r) * all.inputs + begin, count, words + r * kStride);
-    }
-    const std::int64_t padded = round_up(count, kInputBlock);
-    interleave_rows(words, kStride, rows, padded / 2, block + begin / 2 * rows);
-  }
-}
-
-// Writes a block as one tile for each step. Unused rows become zeros.
-inline void arrange_tiles(const MatmulRows& all, std::int64_t first, int rows, std::uint32_t* to) {
-  const Words words;
-  const hn::Rebind<std::uint16_t, Words> halves;
-  const auto tile_at = [&](std::int64_t input) {
-    return reinterpret_cast<std::uint16_t*>(to) + all.tile_offset(first, input) / 2;
+  const auto tile_at = [&](std::int64_t input) HWY_ATTR {
+    return to.words + to.tile_offset(first, input) / std::int64_t{sizeof(std::uint32_t)};
   };
-  for (int row = 0; row < rows; ++row) {
-    const float* const from = all.x + (first + row) * all.inputs;
-    for (std::int64_t begin = 0; begin < all.inputs; begin += kTileInputs) {
-      std::uint16_t* const halves_of_row = tile_at(begin) + std::ptrdiff_t{row} * kTileInputs;
-      alignas(64) float padded[kTileInputs];
-      const float* source = from + begin;
-      if (const std::int64_t left = all.inputs - begin; left < kTileInputs) {
-        std::fill(std::copy_n(source, left, padded), std::end(padded), 0.0f);
-        source = padded;
+  for (std::int64_t begin = given.begin; begin < given.end; begin += kArrangedInputs) {
+    const std::int64_t count = std::min(kArrangedInputs, given.end - begin);
+    const std::int64_t padded = round_up(count, kInputBlock);
+    for (std::int64_t r = 0; r < given.rows; ++r) {
+      const float* const x = make_run(given, {r, begin, count}, Element::kBf16, room);
+      if (to.group_sums != nullptr) {
+        sum_groups(to, x, {first + r, begin, count});
       }
-      for (int i = 0; i < kTileInputs; i += kLanes) {
-        const auto bits = hn::LoadU(words, reinterpret_cast<const std::uint32_t*>(source + i));
-        hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(bits)), halves, halves_of_row + i);
+      for (std::int64_t i = 0; i < padded; i += kInputBlock) {
+        pair_inputs(x + i, to.blocks.tiled ? tile_at(begin + i) + r * kBlockWords
+                                           : words + r * kStride + i / 2);
       }
     }
-  }
-  for (std::int64_t begin = 0; begin < all.inputs; begin += kTileInputs) {
-    std::fill_n(tile_at(begin) + std::ptrdiff_t{rows} * kTileInputs,
-                std::ptrdiff_t{kTileRows16 - rows} * kTileInputs, std::uint16_t{0});
-  }
-}
-
-inline void sum_groups(const MatmulRows& all, std::int64_t first, int rows, float* sums) {
-  for (std::int64_t begin = 0; begin < all.inputs; begin += all.group, sums += all.blocks.rows) {
-    const std::int64_t count = std::min<std::int64_t>(all.group, all.inputs - begin);
-    for (std::int64_t row = first; row < first + rows; ++row) {
-      sums[row] = sum_inputs(all.x + row * all.inputs + begin, count);
+    if (!to.blocks.tiled) {
+      interleave_rows(words, kStride, static_cast<int>(given.rows), padded / 2,
+                      to.words + first * to.row_words() + begin / 2 * given.rows);
+      continue;
+    }
+    for (std::int64_t i = 0; i < padded; i += kInputBlock) {
+      std::fill_n(tile_at(begin + i) + given.rows * kBlockWords,
+                  (kTileRows16 - given.rows) * kBlockWords, 0U);
     }
   }
-}
-
-void arrange(const MatmulRows& all, std::int64_t block, std::uint32_t* words, float* sums) {
-  const std::int64_t first = all.blocks.begin(block);
-  const int rows = static_cast<int>(all.blocks.begin(block + 1) - first);
-  if (sums != nullptr) {
-    sum_groups(all, first, rows, sums);
-  }
-  all.blocks.tiled ? arrange_tiles(all, first, rows, words)
-                   : arrange_block(all, first, rows, words + first * all.row_words());
 }
 
 int float_tile_rows() {
@@ -134,15 +111,11 @@ MatmulIsa isa_for(const WeightFormat& format, MatmulIsa wanted) {
 
 }  // namespace
 
-MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
-                        std::span<std::byte> memory, MatmulIsa isa) {
-  check(!weights.format.int8_inputs(), "weights with int8_inputs() are multiplied with Int8Rows");
-  const std::int64_t count = std::ssize(x) / weights.inputs;
-  check(std::ssize(x) == count * weights.inputs, "x is not rows of the matrix's inputs");
-  MatmulRows rows{.x = x.data(),
-                  .inputs = weights.inputs,
-                  .isa = isa_for(weights.format, isa),
-                  .blocks = {.rows = count}};
+MatmulRows place_rows(std::int64_t count, const PackedMatrix& weights, std::span<std::byte> memory,
+                      MatmulIsa isa) {
+  const WeightFormat& format = weights.format;
+  check(!format.int8_inputs(), "weights with int8_inputs() are multiplied with Int8Rows");
+  MatmulRows rows{.inputs = weights.inputs, .isa = isa_for(format, isa), .blocks = {.rows = count}};
   rows.blocks.tiled = has_tiles(rows.isa);
   const std::int64_t most =
       rows.blocks.tiled ? kTileRows16 : HWY_DYNAMIC_DISPATCH(float_tile_rows)();
@@ -152,18 +125,40 @@ MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix
   }
   check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs),
         "the memory is large enough for the rows");
-  auto* const words = reinterpret_cast<std::uint32_t*>(memory.data());
-  rows.words = words;
-  float* sums = nullptr;
-  if (rows.blocks.tiled && weights.format.quantized() && !weights.format.symmetric) {
-    rows.group = weights.format.group;
-    sums = reinterpret_cast<float*>(words + rows.blocks.stored_rows() * rows.row_words());
-    rows.group_sums = sums;
+  rows.words = reinterpret_cast<std::uint32_t*>(memory.data());
+  if (rows.blocks.tiled && format.quantized() && !format.symmetric) {
+    rows.group = format.group;
+    rows.group_sums =
+        reinterpret_cast<float*>(rows.words + rows.blocks.stored_rows() * rows.row_words());
   }
-  arrange_blocks(team, rows.blocks, rows.inputs, 1, [&](std::int64_t block, std::int64_t) {
-    HWY_DYNAMIC_DISPATCH(arrange)(rows, block, words, sums);
+  return rows;
+}
+
+MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
+                        std::span<std::byte> memory, MatmulIsa isa) {
+  const std::int64_t inputs = weights.inputs;
+  const std::int64_t count = std::ssize(x) / inputs;
+  check(std::ssize(x) == count * inputs, "x is not rows of the matrix's inputs");
+  MatmulRows rows = place_rows(count, weights, memory, isa);
+  rows.x = x.data();
+  if (rows.words == nullptr) {
+    return rows;
+  }
+  arrange_blocks(team, rows.blocks, inputs, 1, [&](std::int64_t block, std::int64_t) {
+    const std::int64_t first = rows.blocks.begin(block);
+    const BlockInputs given{.x = rows.x + first * inputs,
+                            .stride = inputs,
+                            .rows = rows.blocks.begin(block + 1) - first,
+                            .end = inputs};
+    HWY_DYNAMIC_DISPATCH(arrange)(rows, given, first);
   });
   return rows;
+}
+
+void gate_rows(const GatedOutputs& outputs, const MatmulRows& to) {
+  each_gated_block(outputs, to.blocks, [&](std::int64_t first, const BlockInputs& inputs) {
+    HWY_DYNAMIC_DISPATCH(arrange)(to, inputs, first);
+  });
 }
 
 }  // namespace protean::cpu

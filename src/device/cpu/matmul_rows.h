@@ -8,6 +8,7 @@
 #include "device/cpu/matmul_isa.h"
 #include "device/cpu/packed_matrix.h"
 #include "device/cpu/row_blocks.h"
+#include "device/cpu/row_source.h"
 #include "device/cpu/team.h"
 #include "device/cpu/tiles.h"
 
@@ -16,7 +17,8 @@ namespace protean::cpu {
 // Activations for weights without int8_inputs(), arranged once for all tasks and all matrices that
 // are multiplied with them. Does not own its memory.
 struct MatmulRows {
-  const float* x = nullptr;  // [rows][inputs]
+  // [rows][inputs]. Null if there are words only, which gate_rows() wrote.
+  const float* x = nullptr;
   std::int64_t inputs = 0;
   MatmulIsa isa = MatmulIsa::kVector;  // not kBest
   RowBlocks blocks;
@@ -24,10 +26,10 @@ struct MatmulRows {
   // vectors. For AMX each chunk of inputs is [tile of rows][step][row][64 bytes]: tiles that are
   // used together are adjacent, since tiles a power of two apart would compete for the same lines
   // of L2. Null if the kernels read x itself.
-  const std::uint32_t* words = nullptr;
+  std::uint32_t* words = nullptr;
   // Sums of the inputs of each group, [groups][rows]. Only for AMX and weights with offsets.
-  const float* group_sums = nullptr;
-  int group = 0;
+  float* group_sums = nullptr;
+  int group = 0;  // of group_sums, else 0
 
   std::int64_t row_words() const {
     constexpr std::int64_t kBlock = PackedMatrix::kInputBlock;
@@ -54,5 +56,11 @@ struct MatmulRows {
 // arranged_rows_bytes(); products are faster if it begins at a cache line.
 MatmulRows arrange_rows(Team& team, std::span<const float> x, const PackedMatrix& weights,
                         std::span<std::byte> memory, MatmulIsa isa = MatmulIsa::kBest);
+
+// Lays out `count` rows in `memory`, without values. gate_rows() then writes them task by task,
+// rounded to bf16, if they have words.
+MatmulRows place_rows(std::int64_t count, const PackedMatrix& weights, std::span<std::byte> memory,
+                      MatmulIsa isa = MatmulIsa::kBest);
+void gate_rows(const GatedOutputs& outputs, const MatmulRows& to);
 
 }  // namespace protean::cpu

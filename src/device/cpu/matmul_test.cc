@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "device/cpu/dot.h"
@@ -414,6 +415,13 @@ class TiledMatmul : public Matmul {
   }
 };
 
+// Returns the bytes of the words and sums of rows for tiles.
+std::size_t arranged_bytes(const MatmulRows& rows) {
+  const std::int64_t sums =
+      rows.group == 0 ? 0 : (rows.inputs + rows.group - 1) / rows.group * rows.blocks.rows;
+  return static_cast<std::size_t>(rows.blocks.stored_rows() * rows.row_words() + sums) * 4;
+}
+
 std::vector<WeightFormat> tiled_formats() {
   std::vector<WeightFormat> formats = every_format();
   formats.erase(formats.begin());  // f32
@@ -552,9 +560,9 @@ TEST_P(TiledMatmul, CutsInputsIntoChunks) {
   }
 }
 
-// An output of 2 MiB is written past the caches if it begins at a cache line.
+// An output of 8 MiB is written past the caches if it begins at a cache line.
 TEST_P(TiledMatmul, StreamsLargeOutputs) {
-  constexpr std::int64_t kRows = 70, kInputs = 32, kOutputs = 8192;
+  constexpr std::int64_t kRows = 70, kInputs = 32, kOutputs = 32768;
   Team team(2);
   for (const WeightFormat& format : {kBf16, WeightFormat{.kind = WeightKind::kW8, .group = 32}}) {
     const Weights weights = random_weights(format, kOutputs, kInputs);
@@ -573,6 +581,70 @@ TEST_P(TiledMatmul, StreamsLargeOutputs) {
           << name_of(format);
     }
   }
+}
+
+// An activation between two products gives the same rows as separate passes. Tries incomplete
+// panels, and groups and blocks of all sizes.
+TEST_P(TiledMatmul, GatedTasksEqualSeparatePasses) {
+  constexpr std::int64_t kInputs = 40, kOutputs = 33;
+  for (const WeightFormat& format : tiled_formats()) {
+    if (format.quantized() && format.symmetric != (format.group == 64)) {
+      continue;  // tries every kind, group and symmetry, but not all combinations
+    }
+    for (const auto& [m, ffn, threads, activation] : {std::tuple{9, 1100, 2, Activation::kSilu},
+                                                      {13, 40, 1, Activation::kGelu},
+                                                      {50, 513, 2, Activation::kGeluTanh},
+                                                      {300, 140, 2, Activation::kSilu},
+                                                      {600, 70, 1, Activation::kRelu}}) {
+      const Weights gate = random_weights(format, ffn, kInputs);
+      const Weights up = random_weights(format, ffn, kInputs);
+      const Weights down = random_weights(format, kOutputs, ffn);
+      const std::vector<float> x = random_rows(Element::kBf16, m * kInputs);
+      Team team(threads);
+      for (const MatmulIsa isa : isas()) {
+        std::vector<float> separate = product(x, gate, threads, isa);
+        activate(team, {separate, product(x, up, threads, isa), activation}, Element::kBf16,
+                 separate);
+        const Arranged expected(team, separate, down.packed, isa);
+        const Arranged rows(team, x, gate.packed, isa);
+        std::vector<std::byte> made(expected.memory.size(), std::byte{0x55});
+        const auto gated = matmul_gated(team, rows.rows,
+                                        {&gate.packed, &up.packed, &down.packed, activation}, made);
+        ASSERT_TRUE(gated.has_value()) << name_of(format) << " rows " << m;
+        EXPECT_EQ(std::memcmp(made.data(), expected.memory.data(), arranged_bytes(*gated)), 0)
+            << name_of(format) << " rows " << m << ", isa " << static_cast<int>(isa);
+        std::vector<float> out(static_cast<std::size_t>(m * kOutputs));
+        matmul(team, *gated, down.packed, out);
+        EXPECT_EQ(out, product(separate, down, threads, isa)) << name_of(format) << " rows " << m;
+      }
+    }
+  }
+}
+
+// matmul_gated() refuses few rows, too few tasks for the threads, and rows that are not for tiles.
+TEST_P(TiledMatmul, RefusesToGateWhereItDoesNotPay) {
+  constexpr std::int64_t kInputs = 70;
+  const Weights wide = random_weights(kBf16, 1100, kInputs);
+  const Weights narrow = random_weights(kBf16, 64, kInputs);
+  Team team(2);
+  const auto gates = [&](std::int64_t m, const Weights& of, const WeightFormat& down,
+                         MatmulIsa isa) {
+    const std::vector<float> x = random_rows(Element::kBf16, m * kInputs);
+    const Arranged rows(team, x, of.packed, isa);
+    const Weights next = random_weights(down, 40, of.packed.outputs);
+    std::vector<std::byte> made(
+        static_cast<std::size_t>(arranged_rows_bytes(m, of.packed.outputs)));
+    return matmul_gated(team, rows.rows, {&of.packed, &of.packed, &next.packed}, made).has_value();
+  };
+  constexpr MatmulIsa kTiles = MatmulIsa::kEmulatedAmx;
+  EXPECT_TRUE(gates(31, wide, kBf16, kTiles));
+  EXPECT_TRUE(gates(31, wide, {.kind = WeightKind::kW4, .symmetric = false}, kTiles));
+  EXPECT_FALSE(gates(3, wide, kBf16, kTiles));
+  EXPECT_FALSE(gates(31, narrow, kBf16, kTiles));
+  EXPECT_FALSE(gates(31, wide, kF32, kTiles));
+  EXPECT_FALSE(gates(31, wide, {.kind = WeightKind::kW8, .input_bits = 8}, kTiles));
+  EXPECT_FALSE(gates(31, wide, kBf16, MatmulIsa::kVector));
+  EXPECT_FALSE(gates(31, wide, kBf16, MatmulIsa::kDot));
 }
 
 TEST_P(TiledMatmul, AmxAgreesWithItsEmulation) {
