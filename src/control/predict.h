@@ -18,7 +18,8 @@ struct FormTraits {
 struct Course {
   FormTraits from;
   FormTraits to;
-  double seconds = 0;  // how long the morph takes; 0: `to` serves already
+  double seconds = 0;       // how long the morph takes; 0: `to` serves already
+  double seconds_back = 0;  // to where the replica is heading now
 };
 
 // What holds for every form.

@@ -1,5 +1,6 @@
 #include "engine/engine_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -20,7 +21,10 @@ EngineState join_homes(std::vector<EngineState> homes) {
   }
   all.scheduler = join_homes(std::move(schedulers));
   all.form_counts = std::move(homes.front().form_counts);
-  all.times = homes.front().times;
+  all.times =
+      std::max_element(homes.begin(), homes.end(), [](const EngineState& a, const EngineState& b) {
+        return a.times->lengths().seen() < b.times->lengths().seen();
+      })->times;
   all.policy = std::move(homes.front().policy);
   return all;
 }

@@ -353,6 +353,7 @@ void Grouping::advance(TimeNs now_ns) {
     moved_.insert(moved_.end(), moved.begin(), moved.end());
     if (auto failure = running_->take_failure()) {
       ++failures_.count;
+      ++failures_.in_a_row;
       failures_.latest = *std::move(failure);
     }
     if (!running_->ended()) {
@@ -396,7 +397,9 @@ void Grouping::finish() {
     groups_[index(record.replicas.front())].push_back(running_->take_group());
   }
   running_ = nullptr;
-  if (!record.failure.empty()) {
+  if (record.failure.empty()) {
+    failures_.in_a_row = 0;
+  } else {
     ++status_.failures_total;
     if (!as_wanted) {
       keep_groups();
@@ -414,6 +417,11 @@ std::optional<std::vector<ReplicaId>> Grouping::parting() const {
     return std::nullopt;
   }
   return running_->group().homes;
+}
+
+std::optional<ReplicaId> Grouping::waits_to_part() const {
+  const bool waits = running_ && !insists_ && running_->waits_to_part();
+  return waits ? std::optional(running_->group().homes.front()) : std::nullopt;
 }
 
 std::optional<TimeNs> Grouping::next_deadline_ns() const {

@@ -19,6 +19,12 @@ Form numbered(const Form& form) {
 
 }  // namespace
 
+std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
+  const PageBudget& budget = config.budget;
+  return std::max(wide.kv.blocks, kv_blocks_beside(config.spec, wide, budget.pages - budget.reserve,
+                                                   budget.page_bytes));
+}
+
 Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
                        Group group, std::vector<Form> forms)
     : config_(config),

@@ -34,7 +34,7 @@ ModelSpec joint_spec() {
 }
 
 EngineConfig joint_engine(const JointScene& scene, const Form& of, const PageBudget& budget,
-                          const StepCost& cost) {
+                          const GroupCost& cost) {
   const auto stages = static_cast<int>(stretches_of(joint_spec(), of).size());
   MorphConfig morph{.mode = MorphMode::kOff, .start = of};
   morph.bounds = {.spec = joint_spec(), .budget = budget, .full = of};
@@ -57,7 +57,7 @@ EngineConfig joint_engine(const JointScene& scene, const Form& of, const PageBud
                     .steps_in_flight = stages},
       .max_in_flight = stages,
       .morph = morph,
-      .step_cost = cost,
+      .step_cost = cost_of(cost, joint_spec(), of),
       .step_precision = step_precision(joint_spec(), of)};
 }
 
@@ -75,24 +75,24 @@ SimulationConfig joint_config(const JointScene& scene) {
                                 .token_us = 20 * scene.bf16_times,
                                 .more_token_us = 20 * scene.bf16_times};
   const std::vector<Precision> layers = {Precision::kF32, Precision::kBf16};
-  SimulationConfig config{.engine = joint_engine(scene, form, budget, alone),
+  GroupCost cost =
+      group_cost(alone, joint_spec(), layers, {.us = scene.sum_us, .bytes_per_us = 1000});
+  cost.rows = cost.exchange = {.us = 5, .bytes_per_us = 1000};
+  SimulationConfig config{.engine = joint_engine(scene, form, budget, cost),
                           .replicas = 2,
                           .router = RouterPolicy::kLeastLoaded,
                           .step_cost = alone,
                           .seed = 5,
                           .morph_cost = {.copy_bytes_per_us = 100, .fetch_bytes_per_us = 100}};
-  config.group_cost =
-      group_cost(alone, joint_spec(), layers, {.us = scene.sum_us, .bytes_per_us = 1000});
-  config.group_cost->rows = config.group_cost->exchange = {.us = 5, .bytes_per_us = 1000};
+  config.group_cost = cost;
   config.groups = GroupConfig{
       .spec = joint_spec(),
       .budget = budget,
       .form = form,
-      .wide_engine = [=](const Form& wide) { return joint_engine(scene, wide, budget, alone); },
+      .wide_engine = [=](const Form& wide) { return joint_engine(scene, wide, budget, cost); },
       .steps_at_once = 2,
       .scale = scene.scale,
-      .drop = scene.drop,
-      .cost = *config.group_cost};
+      .drop = scene.drop};
   return config;
 }
 
