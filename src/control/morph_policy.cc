@@ -158,7 +158,7 @@ bool MorphPolicy::kv_suffices(const Form& to, const Situation& now) const {
   if (to.kv.blocks >= now.heading.kv.blocks) {
     return true;
   }
-  const Result<Morph> way = plan_with_or_without_embeddings(now.committed, to, bounds_, {});
+  const Result<Morph> way = plan_with_or_without_embeddings(now.committed, to, bounds_);
   return way.ok() && least_kv_blocks(now.committed, *way) >= now.needed_blocks;
 }
 

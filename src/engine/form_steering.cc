@@ -218,15 +218,15 @@ std::optional<Wanted> FormSteering::decide_by_paper() {
   return policy_.decide(paper_, situation());
 }
 
-// Returns what the morph is to bring first: faster steps, unless KV blocks are short.
-MorphAim FormSteering::aim_of(const Wanted& wanted) const {
-  if (wanted.for_room || scheduler_.demand().blocks_short > 0) {
-    return {};
-  }
+// Returns the KV blocks that may be lent to the first swaps: idle ones, unless blocks are what is
+// short.
+std::int64_t FormSteering::idle_blocks_for(const Wanted& wanted) const {
   const Observation observation = scheduler_.observe();
-  return {.faster_steps = true,
-          .idle_blocks = std::max<std::int64_t>(
-              0, observation.kv_blocks - needed_blocks() - observation.running)};
+  const std::int64_t next_decodes = observation.running;
+  const bool short_of_blocks = wanted.for_room || scheduler_.demand().blocks_short > 0;
+  return short_of_blocks
+             ? 0
+             : std::max<std::int64_t>(0, observation.kv_blocks - needed_blocks() - next_decodes);
 }
 
 // Begins the morph to a form. If a lowering needs blocks that are in use, the last sequences in
@@ -236,15 +236,15 @@ MorphAim FormSteering::aim_of(const Wanted& wanted) const {
 // gives up a page of every layer or none.
 void FormSteering::go_towards(const Wanted& wanted) {
   const Form& from = run_.committed();
-  const MorphAim aim = aim_of(wanted);
-  Result<Morph> morph = plan_with_or_without_embeddings(from, wanted.form, config_.bounds, aim);
+  const std::int64_t idle = idle_blocks_for(wanted);
+  Result<Morph> morph = plan_with_or_without_embeddings(from, wanted.form, config_.bounds, idle);
   if (!morph.ok() || after(from, *morph) == run_.wanted()) {
     return;
   }
   morph->reason = wanted.reason;
   pace_.bytes = run_.busy() ? 0 : policy_.seconds(from, after(from, *morph), 1);
   pace_.began_ns = now_ns_;
-  const bool idle_only = aim.idle_blocks > 0 && least_kv_blocks(from, *morph) >= needed_blocks();
+  const bool idle_only = idle > 0 && least_kv_blocks(from, *morph) >= needed_blocks();
   run_.retarget(*morph, frees_pages(wanted.form) && !idle_only, now_ns_);
 }
 

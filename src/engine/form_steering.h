@@ -124,7 +124,7 @@ class FormSteering {
   Situation situation() const;
   void decide(TimeNs expected_wait_ns);
   std::optional<Wanted> decide_by_paper();
-  MorphAim aim_of(const Wanted& wanted) const;
+  std::int64_t idle_blocks_for(const Wanted& wanted) const;
   void go_towards(const Wanted& wanted);
   Form with_free_pages(Form form) const;
   bool frees_pages(const Form& to) const;
