@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "control/form_path.h"
@@ -16,9 +18,10 @@
 namespace protean {
 namespace {
 
-// Two replicas.
 struct JointScene {
-  std::int64_t blocks = 40;  // of each: 160 tokens
+  int replicas = 2;
+  int tensor = 1;            // devices of a replica, which share its layers
+  std::int64_t blocks = 40;  // of each replica: 160 tokens
   ScalePolicy scale = ScalePolicy::kJoint;
   DropPolicy drop = DropPolicy::kJoint;
   double nats = -1;       // that a token loses at bf16; negative: precision stays
@@ -35,7 +38,7 @@ ModelSpec joint_spec() {
 
 EngineConfig joint_engine(const JointScene& scene, const Form& of, const PageBudget& budget,
                           const GroupCost& cost) {
-  const auto stages = static_cast<int>(stretches_of(joint_spec(), of).size());
+  const auto stages = static_cast<int>(stages_of(of).size());
   MorphConfig morph{.mode = MorphMode::kOff, .start = of};
   morph.bounds = {.spec = joint_spec(), .budget = budget, .full = of};
   morph.bounds.ladder = {Precision::kF32};
@@ -67,6 +70,9 @@ SimulationConfig joint_config(const JointScene& scene) {
       {.precision = KvPrecision::kF32, .block_tokens = kGroupBlockTokens, .blocks = scene.blocks});
   form.shards = 4;
   form.group = {whole_model(joint_spec().layers, form.shards, DeviceId{0})};
+  const std::array devices = {DeviceId{0}, DeviceId{1}};
+  form = divide(form, even_division(joint_spec().layers, scene.tensor, 1),
+                std::span(devices).first(static_cast<std::size_t>(scene.tensor)));
   PageBudget budget{.page_bytes = 4096};
   budget.pages = form_pages(joint_spec(), form, budget.page_bytes);
   StepCost alone{.fixed_us = 100, .context_token_us = 0.1};
@@ -79,7 +85,7 @@ SimulationConfig joint_config(const JointScene& scene) {
       group_cost(alone, joint_spec(), layers, {.us = scene.sum_us, .bytes_per_us = 1000});
   cost.rows = cost.exchange = {.us = 5, .bytes_per_us = 1000};
   SimulationConfig config{.engine = joint_engine(scene, form, budget, cost),
-                          .replicas = 2,
+                          .replicas = scene.replicas,
                           .router = RouterPolicy::kLeastLoaded,
                           .step_cost = alone,
                           .seed = 5,
@@ -136,13 +142,14 @@ std::int64_t late(const SimulationReport& report) {
       });
 }
 
-void expect_all_served(const SimulationReport& report, const std::vector<TraceRequest>& trace) {
+void expect_all_served(const SimulationReport& report, const std::vector<TraceRequest>& trace,
+                       std::size_t replicas = 2) {
   EXPECT_EQ(report.finished.size(), trace.size());
   for (const FinishedRequest& request : report.finished) {
     EXPECT_EQ(request.reason, FinishReason::kLength) << "request " << request.request;
   }
   EXPECT_EQ(report.groups->failures_total, 0);
-  EXPECT_EQ(report.groups->groups.size(), 2U) << "in the end all are alone";
+  EXPECT_EQ(report.groups->groups.size(), replicas) << "in the end all are alone";
 }
 
 constexpr TraceRequest kShort{0, 20, 40};
@@ -249,6 +256,26 @@ TEST(Joint, NothingChangesUnderALoadThatReplicasCarry) {
   expect_all_served(report, trace);
   EXPECT_EQ(report.groups->together_total, 0);
   EXPECT_EQ(lowered(report), 0);
+}
+
+// Of four replicas, two join for a load that is a little too much, and all for more.
+TEST(Joint, FourReplicasJoinAsFarAsTheLoadNeeds) {
+  const auto trace = burst(260, kShort);
+  const SimulationReport report =
+      simulate(joint_config({.replicas = 4, .drop = DropPolicy::kOff}), trace);
+  expect_all_served(report, trace, 4);
+  EXPECT_GT(report.groups->together_total, 1);
+  EXPECT_EQ(report.groups->together_total, report.groups->apart_total);
+}
+
+// Replicas of two devices each know what steps cost on two, and predict four from that.
+TEST(Joint, ReplicasOfTwoDevicesBecomeAGroupOfFour) {
+  const auto trace = burst(150, kShort);
+  const SimulationReport report =
+      simulate(joint_config({.tensor = 2, .drop = DropPolicy::kOff}), trace);
+  expect_all_served(report, trace);
+  EXPECT_EQ(report.groups->together_total, 1);
+  EXPECT_EQ(report.groups->apart_total, 1);
 }
 
 // A load that only a group carries: it forms once and stays.
