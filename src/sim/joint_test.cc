@@ -258,7 +258,7 @@ TEST(Joint, NothingChangesUnderALoadThatReplicasCarry) {
   EXPECT_EQ(lowered(report), 0);
 }
 
-// Of four replicas, two join for a load that is a little too much, and all for more.
+// Two of four replicas join for a load that is a little too much, and all four for more.
 TEST(Joint, FourReplicasJoinAsFarAsTheLoadNeeds) {
   const auto trace = burst(260, kShort);
   const SimulationReport report =

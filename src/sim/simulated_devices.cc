@@ -243,8 +243,7 @@ void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
            },
        .send =
            [&](const StepWork& work) {
-             return ns_of(times_.cost.rows.time_us(static_cast<double>(work.tokens) * hidden *
-                                                   element_bytes));
+             return ns_of(times_.cost.rows.time_us(work.tokens * hidden * element_bytes));
            }});
   for (std::size_t home = 0; home < plans.size(); ++home) {
     if (!plans[home].tokens.empty()) {
