@@ -19,13 +19,10 @@ namespace protean {
 struct EngineState {
   SchedulerState scheduler;
   std::unordered_map<RequestId, LiveRequest> live;
-  // Go on in the engine that absorbs the state; nothing: that one has its own.
-  std::optional<FormCounts> form_counts;
-  std::optional<FormWish> policy;  // its mode and floor; a group takes its first home's
-  std::optional<FormWish> pin;     // an operator's form; a group takes a home's
+  // Nothing: the form never changes. A group takes its first home's, and the pin of any.
+  std::optional<SteeringState> form;
   // What was learned of steps and answers; a group takes what the home with most answers knows.
   std::optional<QueueTimes> times;
-  std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
 };
 
 // The same as join_homes() and split_homes() of SchedulerState, with the requests.

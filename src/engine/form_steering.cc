@@ -248,17 +248,27 @@ void FormSteering::go_towards(const Wanted& wanted) {
   run_.retarget(*morph, frees_pages(wanted.form) && !idle_only, now_ns_);
 }
 
-FormWish FormSteering::chosen_policy() const {
-  FormWish chosen;
-  chosen.mode = config_.mode;
-  chosen.floor = config_.bounds.floor;
-  return chosen;
+SteeringState FormSteering::state() const {
+  SteeringState state{.counts = FormCounts{run_.totals(), ledger_.totals()},
+                      .policy = {},
+                      .pin = pin_,
+                      .packing = packing_};
+  state.policy.mode = config_.mode;
+  state.policy.floor = config_.bounds.floor;
+  return state;
 }
 
-void FormSteering::go_on_with(const FormWish& policy) {
-  if (policy.mode != config_.mode || policy.floor != config_.bounds.floor) {
-    set_policy(policy);
+void FormSteering::absorb(SteeringState state) {
+  if (state.counts) {
+    run_.go_on_from(state.counts->morphs);
+    ledger_.go_on_from(state.counts->output_tokens);
   }
+  if (state.policy.mode != config_.mode || state.policy.floor != config_.bounds.floor) {
+    set_policy(state.policy);
+  }
+  pin_ = std::move(state.pin);
+  packed(std::move(state.packing));
+  told_ = {};
 }
 
 // Changes how the policy decides from its next decision on. The form stays until then.
@@ -349,11 +359,6 @@ std::optional<TimeNs> FormSteering::gives_up_ns() const {
 std::vector<RequestId> FormSteering::given_up() const {
   const auto give_up_ns = gives_up_ns();
   return give_up_ns && now_ns_ >= *give_up_ns ? scheduler_.too_large() : std::vector<RequestId>{};
-}
-
-void FormSteering::go_on_from(const FormCounts& counts) {
-  run_.go_on_from(counts.morphs);
-  ledger_.go_on_from(counts.output_tokens);
 }
 
 std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {

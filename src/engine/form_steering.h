@@ -29,6 +29,14 @@ struct FormCounts {
   std::vector<TokensAt> output_tokens;  // by precision
 };
 
+// What goes on when another engine takes this one's place.
+struct SteeringState {
+  std::optional<FormCounts> counts;        // nothing: that engine has its own
+  FormWish policy;                         // mode and quality floor
+  std::optional<FormWish> pin;             // the precisions that an operator chose
+  std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
+};
+
 // What a fleet needs to know of a replica to predict it in groups.
 struct FormView {
   Load load;
@@ -55,7 +63,6 @@ class FormSteering {
   void on(const MorphDone& done);
   WishAnswered on(const WantForm& want);
   void packed(std::shared_ptr<const Packing> packing);
-  const std::shared_ptr<const Packing>& packing() const { return packing_; }
   void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
   StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
   void step_started() { run_.step_started(); }
@@ -80,9 +87,6 @@ class FormSteering {
   // Goes on after the fleet's hold: to the form that an operator chose, if there is one. Without
   // one, and without a policy, KV gets all pages that are free.
   void resume();
-  // The precisions that an operator chose go on when another engine takes this one's place.
-  const std::optional<FormWish>& pin() const { return pin_; }
-  void take_pin(std::optional<FormWish> pin);
   // Returns false if it rests at other precisions than an operator chose.
   bool at_pin() const;
   FormView view(TimeNs now_ns) const;
@@ -100,14 +104,9 @@ class FormSteering {
   // Returns requests that only a larger KV could hold, if none has come in time.
   std::vector<RequestId> given_up() const;
 
-  // The policy's mode and floor, and what is counted, go on when another engine takes this one's
-  // place.
-  FormWish chosen_policy() const;
-  void go_on_with(const FormWish& policy);
-  FormCounts counts() const { return {run_.totals(), ledger_.totals()}; }
-  void go_on_from(const FormCounts& counts);
-  // Makes the next status_if_changed() return a status: another engine told the latest one.
-  void tell_again() { told_ = {}; }
+  SteeringState state() const;
+  // Takes the place of another engine, and tells its status again.
+  void absorb(SteeringState state);
 
   std::vector<TokensAt> named(const PrecisionLedger::Counts& counts) const {
     return ledger_.named(counts);

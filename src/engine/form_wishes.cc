@@ -56,11 +56,6 @@ void FormSteering::resume() {
   promise_kv();
 }
 
-void FormSteering::take_pin(std::optional<FormWish> pin) {
-  pin_ = std::move(pin);
-  ++changes_;
-}
-
 void FormSteering::end_pin() {
   pin_.reset();
   ++changes_;
