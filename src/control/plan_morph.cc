@@ -10,7 +10,8 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kResizes = 4;  // resizes of a plan, about, for any number of halves
+constexpr std::int64_t kResizes = 4;      // resizes of a plan, about, for any number of halves
+constexpr std::int64_t kLeastGrowth = 8;  // a growth by less than this part of all blocks waits
 
 // The swaps that a growth leaves pages for if blocks come first. Pages for more would hold up the
 // requests that wait for blocks.
@@ -35,7 +36,8 @@ class Lowering {
         budget_(bounds.budget),
         idle_blocks_(idle_blocks) {
     free_ = budget_.pages - form_pages(spec_, form_, budget_.page_bytes);
-    resize_ = std::max<std::int64_t>(ceil_div(std::abs(blocks - form_.kv.blocks), kResizes), 1);
+    resize_ = std::max<std::int64_t>({ceil_div(std::abs(blocks - form_.kv.blocks), kResizes),
+                                      form_.kv.blocks / kLeastGrowth, 1});
   }
 
   // Takes swaps in their order. If the next one lacks pages, a later one that has them comes first,

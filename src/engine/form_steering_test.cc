@@ -171,7 +171,8 @@ TEST_F(Steering, WhatOnlyALargerKvCouldHoldFailsWhenNoneCanBeHad) {
   EXPECT_NE(heard.all<Finished>()[0].failure.find("larger KV cache"), std::string::npos);
   EXPECT_GE(now_ns, config.larger_kv_within_ns);
   EXPECT_GT(heard.form->failures_total, 2) << "it was tried";
-  EXPECT_LT(heard.form->failures_total, 80) << "each swap not more often than every two seconds";
+  EXPECT_LT(heard.form->failures_total, 5 * 30)
+      << "each swap not more often than every two seconds";
   EXPECT_TRUE(alone.idle());
 }
 

@@ -161,8 +161,7 @@ TEST(Joint, DroppingWinsIfPrecisionStays) {
   const auto trace = burst(120, kShort);
   const SimulationReport report = simulate(config, trace);
   expect_all_served(report, trace);
-  ASSERT_GT(report.groups->together_total, 0);
-  EXPECT_LE(report.groups->together_total, 2);
+  ASSERT_EQ(report.groups->together_total, 1);
   EXPECT_EQ(report.changes.front().by, GroupBy::kLayers);
   SimulationConfig off = config;
   off.groups->drop = DropPolicy::kOff;
@@ -284,8 +283,7 @@ TEST(Joint, AGroupThatTheLoadNeedsStays) {
   add(trace, 0, 120, 110, kShort);
   const SimulationReport report = simulate(joint_config({.sum_us = 2000}), trace);
   expect_all_served(report, trace);
-  EXPECT_LE(report.groups->together_total, 2);
-  EXPECT_GE(report.groups->together_total, 1);
+  EXPECT_EQ(report.groups->together_total, 1);
 }
 
 }  // namespace
