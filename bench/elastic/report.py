@@ -10,7 +10,8 @@ from pathlib import Path
 
 import plot
 
-BASE = "bf16"
+QUIET = 0.8  # a part of a window offers less than this share of the capacity
+PAUSE_S = 1  # swaps further apart belong to two changes of form
 
 
 def records(run):
@@ -19,11 +20,7 @@ def records(run):
 
 def percentile(values, share):
     values = sorted(values)
-    return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
-
-
-def ttft_p95_s(bench):
-    return percentile([one["ttft_ms"] / 1000 for one in bench["requests"] if one["outcome"] == "completed"], 0.95)
+    return values[min(len(values) - 1, int(share * len(values)))] if values else math.nan
 
 
 def late_share(bench, slo_ttft_s):
@@ -33,155 +30,121 @@ def late_share(bench, slo_ttft_s):
     return late / max(1, len(done) + bench["failed"])
 
 
-def restore_s(run, one):
-    """Returns the longest time that layers stayed lowered after the last pressure, or None if they were lowered at the end.
-    Pressure is the burst, a request that waited more than a quarter of the SLO, or more KV in use than full precision has."""
-    waits = [(record["sent_s"], record["sent_s"] + record["ttft_ms"] / 1000) for record in records(run)
-             if record["ttft_ms"] / 1000 > one["slo_ttft_s"] / 4]
-    full_blocks = run["watched"][0]["kv_blocks"]
-    longest = 0
-    pressed_s = None  # time of the last pressure while layers are lowered
-    for sample in run["watched"]:
-        at_s = sample["at_s"]
-        if sample["full_layers"] < sample["layers"]:
-            if (pressed_s is None or at_s <= one["burst_s"][1] or sample["kv_used"] > full_blocks
-                    or any(begin <= at_s < end for begin, end in waits)):
-                pressed_s = at_s
-        elif pressed_s is not None:
-            longest = max(longest, at_s - pressed_s)
-            pressed_s = None
-    return None if pressed_s is not None else longest
+def full_precision(run, ranges):
+    """Returns the share of tokens drawn at full precision in some ranges of time, NaN if none was."""
+    drawn = full = 0
+    for sample, after in zip(run["watched"], run["watched"][1:]):
+        if any(begin <= sample["at_s"] < end for begin, end in ranges):
+            drawn += after["drawn"] - sample["drawn"]
+            full += after["drawn_full"] - sample["drawn_full"]
+    return full / drawn if drawn else math.nan
 
 
-def full_shares(run, one):
-    """Yields the share of tokens at full precision before the burst, during it, and from 10 s after it."""
-    begin, end = one["burst_s"]
-    for since_s, until_s in ((0, begin), (begin, end), (end + 10, math.inf)):
-        samples = [sample for sample in run["watched"] if since_s <= sample["at_s"] < until_s]
-        drawn = samples[-1]["drawn"] - samples[0]["drawn"] if samples else 0
-        yield (samples[-1]["drawn_full"] - samples[0]["drawn_full"]) / drawn if drawn else math.nan
+def quiet(one):
+    """Returns the parts of a window that offer little, if the part before does too, in which what burst has been served."""
+    length = one["seconds"] / len(one["parts"])
+    return [(i * length, (i + 1) * length) for i, part in enumerate(one["parts"])
+            if max(part, one["parts"][i - 1] if i else 0) < QUIET]
+
+
+def changes(run):
+    """Returns how often the form changed: swaps in one direction without a pause are one change."""
+    count, last_s, direction = 0, -math.inf, None
+    for sample, after in zip(run["watched"], run["watched"][1:]):
+        for way in ("down", "up"):
+            if after[way] > sample[way]:
+                if way != direction or after["at_s"] - last_s > PAUSE_S:
+                    count += 1
+                last_s, direction = after["at_s"], way
+    return count
 
 
 def numbers(run, one):
-    slo_ttft_s = one["slo_ttft_s"]
-    bench, watched = run["bench"], run["watched"]
-    ttft = [one["ttft_ms"] / 1000 for one in records(run)]
+    """Returns what the tables show of a run."""
+    ttft = [record["ttft_ms"] / 1000 for record in records(run)]
     quality = run.get("quality") or {}
-    return {
-        "ttft_p50_s": percentile(ttft, 0.5),
-        "ttft_p95_s": ttft_p95_s(bench),
-        "tpot_p50_ms": bench["median_tpot_ms"],
-        "tpot_p99_ms": bench["p99_tpot_ms"],
-        "violations": late_share(bench, slo_ttft_s),
-        "failed": bench["failed"],
-        "tokens_per_s": bench["output_throughput"],
-        "saturated": statistics.median(run["saturated"]),
-        "kv_blocks_peak": kv_blocks_peak(run),
-        "preemptions": watched[-1]["preemptions"] if watched else 0,
+    always = [(-math.inf, math.inf)]
+    fixed_share = 1.0 if run["name"] == "bf16" else 0.0
+    found = {
+        "p50_ttft_s": percentile(ttft, 0.5),
+        "p95_ttft_s": percentile(ttft, 0.95),
+        "p99_tpot_ms": run["bench"]["p99_tpot_ms"],
+        "late": late_share(run["bench"], one["slo_ttft_s"]),
+        "failed": run["bench"]["failed"],
+        "tokens_per_s": run["bench"]["output_throughput"],
+        "full_precision_share": full_precision(run, always) if run["morphs"] else fixed_share,
+        "full_precision_share_quiet": full_precision(run, quiet(one)) if run["morphs"] else fixed_share,
+        "kv_blocks_peak": max((sample["kv_blocks"] for sample in run["watched"]), default=0),
+        "preemptions": run["watched"][-1]["preemptions"] if run["watched"] else 0,
         "kl": quality.get("kl"),
-        "kl_error": quality.get("kl_error"),
-        "perplexity_increase": quality.get("perplexity_increase"),
-        "restore_s": restore_s(run, one),
-        "full_shares": list(full_shares(run, one)),
     }
-
-
-def median_run(runs):
-    """Returns the run with the median P95 TTFT; of two runs the slower."""
-    return sorted(runs, key=lambda run: ttft_p95_s(run["bench"]))[len(runs) // 2]
-
-
-def kv_blocks_peak(run):
-    return max((sample["kv_blocks"] for sample in run["watched"]), default=0)
+    if run["morphs"]:
+        found["changes_per_minute"] = changes(run) / (one["seconds"] / 60)
+    return found
 
 
 def line(run, one):
-    return (f"  {run['name']:12} TTFT P95 {ttft_p95_s(run['bench']):7.2f} s, late "
-            f"{late_share(run['bench'], one['slo_ttft_s']):6.1%}, KV up to {kv_blocks_peak(run):.0f} blocks")
+    now = numbers(run, one)
+    return (f"  {run['name']:12} TTFT P95 {now['p95_ttft_s']:7.2f} s, late {now['late']:6.1%}, at full precision "
+            f"{now['full_precision_share']:4.0%}, KV up to {now['kv_blocks_peak']:.0f} blocks")
 
 
-def ratio(a, b):
-    return a / b if a is not None and b else None
+def known(values):
+    return [value for value in values if value is not None and not math.isnan(value)]
 
 
-def throughput_gain(ours, base):
-    """Returns the median over turns of the throughput ratio of each turn."""
-    gains = [ours_now / base_now for ours_now, base_now in zip(ours["saturated"], base["saturated"]) if base_now]
-    return statistics.median(gains) if gains else None
+def together(every):
+    """Returns the medians of several runs' numbers, and the least and the greatest P95 TTFT."""
+    medians = {key: statistics.median(known(now[key] for now in every)) if known(now[key] for now in every) else None
+               for key in every[0]}
+    return {**medians, "p95_ttft_s_spread": [min(now["p95_ttft_s"] for now in every), max(now["p95_ttft_s"] for now in every)]}
 
 
-def summary(found, lowest):
-    """Returns the ratios of balanced mode for each trace; None for ratios to a system that was not run."""
-    traces = {}
+def summary(found):
+    """Returns the medians over windows and turns: {trace: {load: {system: numbers}}}."""
+    gathered = {}
     for one in found:
-        runs = {name: numbers(run, one) for name, run in one["runs"].items()}
-        base, low, ours = (runs.get(name) for name in (BASE, "w4", "balanced"))
-        if not base or not ours:
-            continue
-        def avoided(loss):
-            lost = ratio(ours[loss], low[loss]) if low else None
-            return None if lost is None else 1 - lost
-
-        traces[one["trace"]] = {
-            "p95_ttft_gain": ratio(base["ttft_p95_s"], ours["ttft_p95_s"]),
-            "slo_violation_drop": 1 - ours["violations"] / base["violations"] if base["violations"] else None,
-            "throughput_gain": throughput_gain(one["runs"]["balanced"], one["runs"][BASE]),
-            "kv_gain": ratio(ours["kv_blocks_peak"], base["kv_blocks_peak"]) - 1,
-            "quality_loss_avoided": avoided("kl"),
-            "perplexity_increase_avoided": avoided("perplexity_increase"),
-            **{f"p95_ttft_vs_{name}": ratio(ours["ttft_p95_s"], runs[name]["ttft_p95_s"])
-               for name in ("w4", lowest) if name in runs},
-            "restore_s": ours["restore_s"],
-        }
-    return traces
+        systems = gathered.setdefault(one["trace"], {}).setdefault(f"{one['load']:g}", {})
+        for name, runs in one["runs"].items():
+            systems.setdefault(name, []).extend(numbers(run, one) for run in runs)
+    return {trace: {load: {name: together(every) for name, every in systems.items()} for load, systems in loads.items()}
+            for trace, loads in gathered.items()}
 
 
-def table(one):
-    rows = ["| system | TTFT P50 / P95 s | TPOT P50 / P99 ms | late | output tokens/s | all tokens/s, saturated | peak KV blocks "
-            "| preemptions | KL, nats/token | perplexity increase | at full precision before / in / after the burst |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    for name, run in one["runs"].items():
-        now = numbers(run, one)
-        kl = "" if now["kl"] is None else f"{now['kl']:.4f} ± {now['kl_error']:.4f}"
-        perplexity = "" if now["perplexity_increase"] is None else f"{now['perplexity_increase']:.2%}"
-        full = " / ".join(f"{share:.0%}" for share in now["full_shares"])
-        rows.append(f"| {name} | {now['ttft_p50_s']:.2f} / {now['ttft_p95_s']:.2f} | {now['tpot_p50_ms']:.0f} / "
-                    f"{now['tpot_p99_ms']:.0f} | {now['violations']:.1%} | {now['tokens_per_s']:.0f} | {now['saturated']:.0f} | "
-                    f"{now['kv_blocks_peak']:.0f} | {now['preemptions']:.0f} | {kl} | {perplexity} | {full} |")
+def share(value):
+    return "" if value is None else f"{value:.0%}"
+
+
+def table(systems):
+    rows = ["| system | TTFT P50, P95 s | spread of P95 | late | TPOT P99 ms | output tokens/s | peak KV blocks | KL, nats/token "
+            "| at full precision: all tokens, in quiet parts | changes a minute |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for name, now in systems.items():
+        kl = "" if now["kl"] is None else f"{now['kl']:.4f}"
+        low, high = now["p95_ttft_s_spread"]
+        changed = "" if "changes_per_minute" not in now else f"{now['changes_per_minute']:.1f}"
+        rows.append(f"| {name} | {now['p50_ttft_s']:.2f}, {now['p95_ttft_s']:.2f} | {low:.2f} to {high:.2f} | {now['late']:.1%} | "
+                    f"{now['p99_tpot_ms']:.0f} | {now['tokens_per_s']:.0f} | {now['kv_blocks_peak']:.0f} | {kl} | "
+                    f"{share(now['full_precision_share'])}, {share(now['full_precision_share_quiet'])} | {changed} |")
     return "\n".join(rows)
 
 
-def timely_rates(one):
-    """Returns the lines of a paragraph about --rates; none if no rates were tried."""
-    timely = {name: max((rate for rate, p95_s in run["rates"] if p95_s <= one["slo_ttft_s"]), default=0)
-              for name, run in one["runs"].items() if run["rates"]}
-    if not timely:
-        return []
-    return ["Highest rate of Poisson arrivals with a P95 TTFT within the SLO, requests/s: "
-            + ", ".join(f"{name} {rate:.2f}" for name, rate in timely.items()) + ".", ""]
-
-
-def pictures(one, folder, options):
-    """Draws Figures 4 to 7 of the MorphServe paper for this run. Returns the names of the files."""
-    name = f"elastic-{one['trace']}"
-    quality = {system: [(numbers(run, one)["kl"] or 0, numbers(run, one)["ttft_p95_s"])]
-               for system, run in one["runs"].items()}
-    kv = {}
-    for system in (BASE, options.levels[-1], "balanced"):
-        if run := one["runs"].get(system):
-            kv[f"{system}: blocks"] = [(sample["at_s"], sample["kv_blocks"]) for sample in run["watched"]]
-            kv[f"{system}: used"] = [(sample["at_s"], sample["kv_used"]) for sample in run["watched"]]
-    tpot = {}
-    for system, run in one["runs"].items():
-        times = sorted(record["tpot_ms"] for record in records(run) if record.get("tpot_ms", -1) >= 0)
-        tpot[system] = [(time, (i + 1) / len(times)) for i, time in enumerate(times)]
-    drawn = {
-        "quality": plot.points(quality, "KL of the served tokens, nats/token", "TTFT P95, s"),
-        "kv": plot.lines(kv, "seconds", "KV blocks"),
-        "tpot": plot.lines(tpot, "time per output token, ms", "share of requests"),
-    }
-    if any(run["rates"] for run in one["runs"].values()):
-        drawn["rates"] = plot.lines({name: run["rates"] for name, run in one["runs"].items()}, "requests/s", "TTFT P95, s")
+def pictures(one, folder):
+    """Draws KV and precision over time, of the first run of each system. Returns the names of the files."""
+    name = f"elastic-{one['trace']}-{one['load']:g}"
+    first = {system: runs[0] for system, runs in one["runs"].items()}
+    kv = {"bf16: blocks": [], "bf16: used": []} if "bf16" in first else {}
+    for system in [system for system in ("bf16", "balanced") if system in first]:
+        watched = first[system]["watched"]
+        kv[f"{system}: blocks"] = [(sample["at_s"], sample["kv_blocks"]) for sample in watched]
+        kv[f"{system}: used"] = [(sample["at_s"], sample["kv_used"]) for sample in watched]
+    full = {system: [(sample["at_s"], sample["full_layers"] / max(1, sample["layers"])) for sample in run["watched"]]
+            for system, run in first.items() if run["morphs"]}
+    length = one["seconds"] / len(one["parts"])
+    offered = [(at, part) for i, part in enumerate(one["parts"]) for at in (i * length, (i + 1) * length)]
+    full["offered, of the capacity"] = offered
+    drawn = {"kv": plot.lines(kv, "seconds", "KV blocks"),
+             "form": plot.lines(full, "seconds", "share of layers at full precision")}
     for what, svg in drawn.items():
         (folder / f"{name}-{what}.svg").write_text(svg, encoding="utf-8")
     return [f"{name}-{what}.svg" for what in drawn]
@@ -194,12 +157,16 @@ def machine():
 
 
 def write(found, options, folder, command):
-    parts = ["# Morphing under bursts, measured", "",
+    parts = ["# A form that follows the load, measured", "",
              f"{machine()}, {datetime.date.today()}, `{shlex.join(['bench/elastic/run', *command[1:]])}`.",
-             f"All systems have {options.memory} for weights, KV cache and activations. KL is estimated on the served tokens as "
-             "the mean of log(q/p) + p/q - 1, where q is the probability at the form that sampled a token and p the one at full "
-             "precision. The perplexity increase is exp(mean of log(q/p)) - 1. \"After the burst\" begins 10 s after its end.", ""]
-    for one in found:
-        parts += [f"## {one['trace']}", "", one["load"] + ".", "", table(one), "", *timely_rates(one)]
-        parts += [f"![{name}]({name})" for name in pictures(one, folder, options)] + [""]
+             f"All systems have {options.memory} for weights, KV cache and activations.", ""]
+    for trace, loads in summary(found).items():
+        windows = [one for one in found if one["trace"] == trace and one["load"] == options.loads[0]]
+        told = "; ".join(f"{one['start_s']:g} s (peak {one['peak']:.1f} times the mean, full precision saturates at "
+                         f"{one['saturated']:.0f} tokens/s, late after {one['slo_ttft_s']:.1f} s)" for one in windows)
+        parts += [f"## {trace}", "", f"Windows of {options.seconds:g} s from {told}.", ""]
+        for load, systems in loads.items():
+            parts += [f"Peak {load} times the capacity at full precision:", "", table(systems), ""]
+            one = next(one for one in found if one["trace"] == trace and f"{one['load']:g}" == load)
+            parts += [f"![{name}]({name})" for name in pictures(one, folder)] + [""]
     (folder / "results.md").write_text("\n".join(parts), encoding="utf-8")

@@ -82,13 +82,6 @@ class Server:
             time.sleep(0.02)
         return began, time.monotonic()
 
-    def wait_for_full_precision(self):
-        """Waits, for at most 30 s, until all layers have full precision."""
-        began = time.monotonic()
-        while time.monotonic() - began < 30 and set(self.form()["form"]["layer_precision"]) != {"bf16"}:
-            time.sleep(0.25)
-        time.sleep(0.5)  # so that Watch samples the form
-
     def stop(self):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -126,6 +119,9 @@ class Watch:
             sample["at_s"] = time.monotonic()
             sample["layers"], sample["full_layers"] = by_precision(metrics, "protean:layers")
             sample["drawn"], sample["drawn_full"] = by_precision(metrics, "protean:generation_tokens_by_precision_total")
+            for direction in ("down", "up"):
+                sample[direction] = sum(value for labels, value in metrics.items() if
+                                        labels.startswith("protean:precision_swaps_total{") and f'"{direction}"' in labels)
             self.samples.append(sample)
 
     def stop(self, clock_start_ns):
@@ -162,11 +158,13 @@ def full_logprobs(server, prompt, tokens):
     return answer["choices"][0]["logprobs"]["token_logprobs"][len(ids):]
 
 
-def score(server, path):
-    """Scores all served tokens: the KL divergence of the form that sampled them from full precision, and the relative increase
-    of perplexity, from that of this form to that of full precision."""
+def score(server, path, most=200):
+    """Scores the tokens of `most` answers, spread over the run: the KL divergence of the form that sampled them from full
+    precision, and the relative increase of perplexity, from that of this form to that of full precision."""
+    every = list(answers(path))
     with ThreadPoolExecutor(8) as pool:
-        scored = list(pool.map(lambda one: (one[2], full_logprobs(server, one[0], one[1])), list(answers(path))))
+        scored = list(pool.map(lambda one: (one[2], full_logprobs(server, one[0], one[1])),
+                               every[::max(1, len(every) // most)]))
     gaps = [q - p for drawn, full in scored for q, p in zip(drawn, full)]
     if not gaps:
         return None

@@ -1,28 +1,31 @@
-"""Pieces of real traces, scaled to what the machine can serve."""
+"""Windows of real traces, chosen from the trace alone and scaled to what the machine can serve."""
 
 import bisect
 import csv
 import datetime
 import itertools
 import json
-import math
+import random
 import subprocess
 from pathlib import Path
 
 import served
 
-FILES = {"conversation": "traces/azure2023/AzureLLMInferenceTrace_conv.csv",
-         "code": "traces/azure2023/AzureLLMInferenceTrace_code.csv"}
+AZURE = "traces/azure2023/AzureLLMInferenceTrace_{}.csv"
+BURSTGPT = "traces/burstgpt/burstgpt_aggregates.json"
+TRACES = "conversation", "code", "burstgpt"
 BOOKS = "text"
 LONGEST = 600, 300  # tokens of the longest prompt and of the longest answer
+BURSTGPT_MEANS = 642, 262  # tokens of a prompt and of an answer
 SATURATING = 64  # streams
-# The load of each third of a piece, relative to the capacity of full precision. The burst exceeds that capacity, but not
-# the one of layers that multiply integers, which is about 1.5 times as large.
-BURST = 0.4, 1.35, 0.4
+PARTS = 8  # of a window; the busiest one is its peak
+LEAST_REQUESTS = 5  # on average, in each part of a window
+ENOUGH = 4000  # requests, for a server that is to be saturated
+SPREAD_S = 0.5  # most that a copy of a request is sent before or after it
 
 
-def read_trace(path):
-    """Returns a list of (seconds since the first request, context tokens, generated tokens)."""
+def azure(path):
+    """Returns a list of (seconds since the first request, tokens of the prompt, tokens of the answer)."""
     rows = []
     with open(path, newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
@@ -31,34 +34,73 @@ def read_trace(path):
     return [((at - rows[0][0]).total_seconds(), prompt, answer) for at, prompt, answer in rows]
 
 
-def burst(rows, seconds, loads, rate):
-    """Returns the load and the start of the piece whose thirds come nearest to BURST for a capacity of `rate` tokens/s: the
-    smallest sum of squared logarithms of the ratios. The piece is `seconds` long when it is played at `load` times the
-    speed of the trace."""
-    arrivals = [at for at, _, _ in rows]
-    tokens = list(itertools.accumulate((prompt + answer for _, prompt, answer in rows), initial=0))
-    third = seconds / 3
+def burstgpt(path):
+    """The same of BurstGPT, of which only the tokens/s of each minute are known. A minute becomes a second, so that a window
+    has as many changes of load as an hour. Lengths are drawn, exponential with the published means, and so are arrivals
+    within a second."""
+    rng = random.Random(0)
+    rows = []
+    for minute in json.loads(Path(path).read_text(encoding="utf-8"))["week1_min"]:
+        left = 60 * minute["tps"]
+        while left > 0:
+            prompt, answer = (1 + int(rng.expovariate(1 / mean)) for mean in BURSTGPT_MEANS)
+            left -= prompt + answer
+            rows.append((minute["t"] + rng.random(), prompt, answer))
+    return sorted(rows)
 
-    def off(load, start):
-        ends = [tokens[bisect.bisect_left(arrivals, start + i * third * load)] for i in range(4)]
-        return sum(math.log(max(end - begin, 1) / (wanted * third * rate)) ** 2
-                   for begin, end, wanted in zip(ends, ends[1:], BURST))
 
-    pieces = ((load, start) for load in loads for start in range(0, max(1, int(arrivals[-1] - seconds * load)), 3))
-    return min(pieces, key=lambda piece: off(*piece))
+def read_trace(name, data):
+    path = Path(data, BURSTGPT if name == "burstgpt" else AZURE.format({"conversation": "conv"}.get(name, name)))
+    return burstgpt(path) if name == "burstgpt" else azure(path)
 
 
 def clipped(prompt, answer, scale):
-    return min(LONGEST[0], prompt * scale), min(LONGEST[1], answer * scale)
+    return max(1, round(min(LONGEST[0], prompt * scale))), max(1, round(min(LONGEST[1], answer * scale)))
 
 
-def bench(options, server, path, arguments, timeout=900):
-    text = prompt_text(options)
-    command = [options.protean, "bench", "serve", "--base-url", server.url, "--quiet", "--ignore-eos",
-               "--prompt-file", str(text), "--max-input-len", f"{LONGEST[0]}", "--max-output-len", f"{LONGEST[1]}",
-               "--json", str(path.with_suffix(".json")), *arguments]
-    subprocess.run(command, check=True, timeout=timeout, stdout=subprocess.DEVNULL)
-    return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+class Window:
+    """Some seconds of a trace, with lengths as they are sent."""
+
+    def __init__(self, trace, start, rows, seconds):
+        self.trace, self.start, self.rows, self.seconds = trace, start, rows, seconds
+        parts = [0] * PARTS
+        for at, prompt, answer in rows:
+            parts[min(PARTS - 1, int(at / seconds * PARTS))] += prompt + answer
+        self.mean = sum(parts) / seconds  # tokens/s
+        self.parts = [part * PARTS / seconds / self.mean for part in parts] if rows else [0] * PARTS  # relative to it
+
+    def peak(self):
+        return max(self.parts)
+
+
+def windows(trace, options):
+    """Returns the windows of a trace with the highest ratios of peak to mean, of all that begin at multiples of their length."""
+    rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(trace, options.data)]
+    arrivals = [at for at, _, _ in rows]
+    found = []
+    for i in itertools.takewhile(lambda i: (i + 1) * options.seconds <= arrivals[-1], itertools.count()):
+        start = i * options.seconds
+        begin, end = (bisect.bisect_left(arrivals, start + after) for after in (0, options.seconds))
+        if end - begin >= PARTS * LEAST_REQUESTS:
+            found.append(Window(trace, start, [(at - start, *sizes) for at, *sizes in rows[begin:end]], options.seconds))
+    return sorted(found, key=Window.peak, reverse=True)[:options.windows]
+
+
+def write_load(window, tokens_per_s, path):
+    """Writes the requests of a window, thinned or repeated so that they offer `tokens_per_s` on average, as a trace. A repeated
+    request is sent within SPREAD_S of the original."""
+    rng = random.Random(window.start)
+    factor = tokens_per_s / window.mean
+    sent = []
+    for at, prompt, answer in window.rows:
+        for copy in range(int(factor + rng.random())):
+            shifted = at + (rng.uniform(-SPREAD_S, SPREAD_S) if copy else 0)
+            sent.append((min(max(shifted, 0), window.seconds), prompt, answer))
+    epoch = datetime.datetime(2000, 1, 1)
+    with open(path, "w", encoding="utf-8") as out:
+        out.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        for at, prompt, answer in sorted(sent):
+            out.write(f"{epoch + datetime.timedelta(seconds=at):%Y-%m-%d %H:%M:%S.%f},{prompt},{answer}\n")
 
 
 def prompt_text(options):
@@ -68,72 +110,41 @@ def prompt_text(options):
     return books[0]
 
 
-def closed_loop(options, path, server, out, streams, seed=0):
-    """Sends the trace's requests, `streams` at any time. Another seed gives other prompts."""
-    return bench(options, server, out,
-                 ["--trace", str(path), "--length-scale", f"{options.length_scale}", "--request-rate", "inf",
-                  "--max-concurrency", f"{streams}", "--duration", f"{options.saturated_s:g}", "--seed", f"{seed}"])
+def bench(options, server, path, arguments, timeout=900):
+    command = [options.protean, "bench", "serve", "--base-url", server.url, "--quiet", "--ignore-eos",
+               "--prompt-file", str(prompt_text(options)), "--max-input-len", f"{LONGEST[0]}",
+               "--max-output-len", f"{LONGEST[1]}", "--json", str(path.with_suffix(".json")), *arguments]
+    subprocess.run(command, check=True, timeout=timeout, stdout=subprocess.DEVNULL)
+    return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+def send(options, server, trace_file, path):
+    """Sends the requests that write_load() wrote, and keeps the answers."""
+    return bench(options, server, path, ["--trace", str(trace_file), "--temperature", "1", "--extra-body",
+                                         '{"logprobs": 0, "return_token_ids": true}',
+                                         "--save-answers", str(path.with_suffix(".answers.jsonl"))])
+
+
+def closed_loop(options, server, trace_file, path, streams):
+    """Sends the requests of a file, `streams` at any time."""
+    return bench(options, server, path, ["--trace", str(trace_file), "--request-rate", "inf", "--max-concurrency", f"{streams}",
+                                         "--duration", f"{options.saturated_s:g}"])
 
 
 class Limits:
-    """What full precision achieves with a trace's requests: tokens/s when saturated, and the TTFT of a prompt alone, from
-    which the SLO follows."""
+    """What full precision achieves with a window's requests: tokens/s of prompts and answers when saturated, and the TTFT of
+    a prompt alone, from which the SLO follows."""
 
     SLO_S = 2
     SLO_TIMES_ALONE = 5
 
-    def __init__(self, trace, options, flags, folder):
-        path = Path(options.data, FILES[trace])
+    def __init__(self, window, options, flags, folder):
+        path = folder / "limits"
+        write_load(window, window.mean * ENOUGH / len(window.rows), path.with_suffix(".csv"))
         with served.Server(options.protean, options.model, options.memory, flags, options.server_flags) as server:
             self.slo_ttft_s = options.slo_ttft_s
             if self.slo_ttft_s is None:
-                alone = closed_loop(options, path, server, folder / "alone", 1)
+                alone = closed_loop(options, server, path.with_suffix(".csv"), folder / "alone", 1)
                 self.slo_ttft_s = max(self.SLO_S, self.SLO_TIMES_ALONE * alone["p95_ttft_ms"] / 1000)
-            self.saturated = closed_loop(options, path, server, folder / "limit", SATURATING)["total_token_throughput"]
-        self.rate = self.saturated  # the capacity for which pieces are chosen
-
-
-class Piece:
-    def __init__(self, trace, options, limits):
-        self.options = options
-        self.path = Path(options.data, FILES[trace])
-        self.limits = limits
-        self.rate = limits.rate
-        rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(self.path)]
-        # A slower machine gets a shorter piece of the trace at a lower speed, a faster one a longer piece at a higher speed.
-        loads = [options.load] if options.load else [0.02 * 1.05**i for i in range(140)]
-        self.load, self.start = burst(rows, options.seconds, loads, limits.rate)
-        self.burst_s = options.seconds / 3, options.seconds * 2 / 3
-        end = self.start + options.seconds * self.load
-        sizes = [prompt + answer for at, prompt, answer in rows if self.start <= at < end]
-        self.tokens_each = sum(sizes) / len(sizes)
-
-    def describe(self):
-        return (f"{self.options.seconds:g} s from {self.start:g} s on, at {self.load:.2f} times the trace's rate, token counts x "
-                f"{self.options.length_scale:g}. Its thirds come nearest to {BURST[0]:g}, {BURST[1]:g} and {BURST[2]:g} times "
-                f"{self.rate:.0f} tokens/s (full precision saturates at {self.limits.saturated:.0f}). A first token after "
-                f"{self.limits.slo_ttft_s:.1f} s is late. {SATURATING} streams saturate")
-
-    def saturate(self, server, out):
-        """Returns the tokens/s, of prompts and answers, of a saturated server. Measures after a first saturated period, so
-        that a server that morphs has reached its lowest form."""
-        for seed in (1, 2):
-            result = closed_loop(self.options, self.path, server, out, SATURATING, seed)
-        return result["total_token_throughput"]
-
-    def at_rate(self, server, path, rate):
-        """Sends the same requests with Poisson arrivals of `rate` requests/s for a third of the time."""
-        return bench(self.options, server, path,
-                     ["--trace", str(self.path), "--trace-start", f"{self.start}",
-                      "--length-scale", f"{self.options.length_scale}", "--request-rate", f"{rate:g}",
-                      "--duration", f"{self.options.seconds / 3:g}"])
-
-    def send(self, server, path):
-        scale = 1 / self.load
-        arguments = ["--trace", str(self.path), "--trace-start", f"{self.start}",
-                     "--duration", f"{self.options.seconds}", "--time-scale", f"{scale}",
-                     "--length-scale", f"{self.options.length_scale}", "--temperature", "1",
-                     "--extra-body", '{"logprobs": 0, "return_token_ids": true}',
-                     "--slo-ttft-ms", f"{self.limits.slo_ttft_s * 1000:g}",
-                     "--save-answers", str(path.with_suffix(".answers.jsonl"))]
-        return bench(self.options, server, path, arguments)
+            saturated = closed_loop(options, server, path.with_suffix(".csv"), folder / "limit", SATURATING)
+            self.saturated = saturated["total_token_throughput"]

@@ -222,21 +222,79 @@ std::vector<HoldShards> all_layers(const ModelSpec& spec,
   return holds;
 }
 
-// Returns the milliseconds that copying takes on two threads, each into memory of its own, which
-// has been written before.
-double plain_copy_ms(std::int64_t bytes) {
-  const std::int64_t each = bytes / kHomes;
-  std::vector<std::vector<char>> from(kHomes, std::vector<char>(static_cast<std::size_t>(each), 1));
-  std::vector<std::vector<char>> to = from;
+using Bytes = std::vector<char>;
+
+// Returns memory for each device that has been written before.
+std::vector<Bytes> written(std::int64_t each) {
+  return std::vector<Bytes>(kHomes, Bytes(static_cast<std::size_t>(each), 1));
+}
+
+// Returns the milliseconds that work(device) takes on two threads.
+double on_both_ms(const std::function<void(std::size_t)>& work) {
   std::vector<double> times;
   for (int i = 0; i < kSteps; ++i) {
     const Clock::time_point begin = Clock::now();
-    std::thread other([&] { std::memcpy(to[1].data(), from[1].data(), from[1].size()); });
-    std::memcpy(to[0].data(), from[0].data(), from[0].size());
+    std::thread other([&] { work(1); });
+    work(0);
     other.join();
     times.push_back(milliseconds_since(begin));
   }
   return median(times);
+}
+
+// Returns the milliseconds that copying takes on two threads, each into memory of its own.
+double plain_copy_ms(std::int64_t bytes) {
+  const std::vector<Bytes> from = written(bytes / kHomes);
+  std::vector<Bytes> to = from;
+  return on_both_ms([&](std::size_t device) {
+    std::memcpy(to[device].data(), from[device].data(), from[device].size());
+  });
+}
+
+// Returns the milliseconds of AMOEBA's base solution for KV (section 3.1): the halves of blocks
+// that arrive go to reserved memory, and the halves that stay move together. A half of a block is
+// adjacent here. In the paper's first layout its pieces are of single tokens, which takes longer.
+double migrate_and_defragment_ms(std::int64_t block_bytes, std::int64_t blocks) {
+  std::vector<Bytes> live = written(blocks * block_bytes);
+  std::vector<Bytes> reserved = written(blocks * block_bytes / 2);
+  const std::int64_t half = block_bytes / 2;
+  const double migrating = on_both_ms([&](std::size_t device) {
+    const char* const peer = live[1 - device].data() + static_cast<std::int64_t>(device) * half;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      std::memcpy(reserved[device].data() + block * half, peer + block * block_bytes,
+                  static_cast<std::size_t>(half));
+    }
+  });
+  return migrating + on_both_ms([&](std::size_t device) {
+           char* const own = live[device].data();
+           for (std::int64_t block = 0; block < blocks; ++block) {
+             std::memmove(own + block * half,
+                          own + block * block_bytes + static_cast<std::int64_t>(device) * half,
+                          static_cast<std::size_t>(half));
+           }
+         });
+}
+
+// Returns the milliseconds of AMOEBA's base solution for the MLP of a layer (section 3.2): the part
+// that a device keeps moves to the front of the layer's memory, whose end is then given back. For
+// gate and up, half of the outputs is adjacent; for down, half of the inputs of each output.
+double partial_swap_ms(const ModelSpec& spec) {
+  const std::int64_t matrix = std::int64_t{2} * spec.hidden * spec.ffn;
+  const std::int64_t row = std::int64_t{2} * spec.ffn;
+  std::vector<Bytes> weights = written(3 * matrix);
+  return on_both_ms([&](std::size_t device) {
+    char* const layer = weights[device].data();
+    const auto index = static_cast<std::int64_t>(device);
+    for (std::int64_t i = 0; i < 2; ++i) {
+      std::memmove(layer + i * matrix / 2, layer + i * matrix + index * matrix / 2,
+                   static_cast<std::size_t>(matrix / 2));
+    }
+    for (std::int64_t output = 0; output < spec.hidden; ++output) {
+      std::memmove(layer + matrix + output * row / 2,
+                   layer + 2 * matrix + output * row + index * row / 2,
+                   static_cast<std::size_t>(row / 2));
+    }
+  });
 }
 
 struct Cost {
@@ -302,6 +360,18 @@ void report(const ModelSpec& spec, Way way, int rounds) {
              median(cost.fetching));
 }
 
+// What AMOEBA's base solutions cost here, which keep the cores from computing as long.
+void report_base_solutions(const ModelSpec& spec) {
+  const KvForm kv{.block_tokens = kBlockTokens};
+  const std::int64_t layer_block = kv_layer_block_bytes(spec, kv);
+  fmt::print("base solutions, on the same cores:\n");
+  fmt::print("  KV, migrated and defragmented: {:8.2f} ms, {} of reserved memory for each device\n",
+             spec.layers * migrate_and_defragment_ms(layer_block, kLive),
+             format_bytes(spec.layers * kLive * layer_block / 2));
+  fmt::print("  MLPs, the kept part moved to the front: {:8.2f} ms for all layers\n",
+             spec.layers * partial_swap_ms(spec));
+}
+
 // What each step costs that changes this many layers, against moving everything through the host.
 void report_by_layers_per_step(const ModelSpec& spec) {
   Pair pair(spec);
@@ -346,6 +416,7 @@ void run(const std::string& size, int rounds) {
              spec.layers, spec.hidden, kBlocks, kLive);
   report(spec, Way::kShards, rounds);
   report(spec, Way::kLayers, rounds);
+  report_base_solutions(spec);
   report_by_layers_per_step(spec);
 }
 

@@ -8,7 +8,6 @@
 #include <random>
 
 #include "control/deployment.h"
-#include "control/device_load.h"
 #include "cost/known_models.h"
 
 namespace protean {
@@ -203,20 +202,6 @@ TEST(Placement, StagesAreAsEvenAsMemoryAllows) {
   std::vector<int> sorted = found->stage_layers;
   std::sort(sorted.begin(), sorted.end());
   EXPECT_EQ(sorted, (std::vector<int>{6, 7, 9, 10}));
-}
-
-TEST(DeviceLoad, CountsBusySecondsOfTheLastTwoMinutes) {
-  DeviceLoad load;
-  EXPECT_EQ(load.load(0), 0);
-  load.busy(0, 30 * kNsPerS);
-  load.busy(60 * kNsPerS + kNsPerS / 2, 61 * kNsPerS);
-  EXPECT_DOUBLE_EQ(load.load(120 * kNsPerS), 30.5 / 120);
-  EXPECT_DOUBLE_EQ(load.load(130 * kNsPerS), 20.5 / 120);
-  EXPECT_DOUBLE_EQ(load.load(180 * kNsPerS), 0.5 / 120);
-  EXPECT_EQ(load.load(1000 * kNsPerS), 0);
-  load.busy(500 * kNsPerS, 1000 * kNsPerS);
-  EXPECT_DOUBLE_EQ(load.load(1000 * kNsPerS), 1);
-  EXPECT_DOUBLE_EQ(load.load(1000 * kNsPerS + kNsPerS - 1), 1);
 }
 
 }  // namespace

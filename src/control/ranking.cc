@@ -16,23 +16,8 @@ constexpr double kSPerHour = 3600;
 using Order = std::array<double, 5>;
 
 Order order_of(const EstimatedConfiguration& candidate, const Score& score, Objective objective) {
-  const auto memory = static_cast<double>(candidate.total_bytes);
-  double first = 0;
-  switch (objective) {
-    case Objective::kLatency:
-      first = score.latency_ms;
-      break;
-    case Objective::kCost:
-      first = score.cost;
-      break;
-    case Objective::kMemory:
-      first = memory;
-      break;
-    case Objective::kDeviceHours:
-      first = score.device_seconds;
-      break;
-  }
-  return {first, score.latency_ms, score.cost, memory,
+  return {objective_of(candidate, score, objective), score.latency_ms, score.cost,
+          static_cast<double>(candidate.total_bytes),
           static_cast<double>(candidate.configuration.devices())};
 }
 
@@ -83,6 +68,21 @@ Score score_of(const EstimatedConfiguration& candidate, int output_tokens, const
   return {.latency_ms = latency_ms,
           .cost = use * pricing.device_hour,
           .device_seconds = devices * latency_ms / kMsPerS};
+}
+
+double objective_of(const EstimatedConfiguration& candidate, const Score& score,
+                    Objective objective) {
+  switch (objective) {
+    case Objective::kLatency:
+      return score.latency_ms;
+    case Objective::kCost:
+      return score.cost;
+    case Objective::kMemory:
+      return static_cast<double>(candidate.total_bytes);
+    case Objective::kDeviceHours:
+      return score.device_seconds;
+  }
+  return 0;
 }
 
 Result<std::vector<std::size_t>> rank(std::span<const EstimatedConfiguration> candidates,

@@ -37,6 +37,10 @@ struct Score {
 
 Score score_of(const EstimatedConfiguration& candidate, int output_tokens, const Pricing& pricing);
 
+// Returns the number that an intent with this objective minimises.
+double objective_of(const EstimatedConfiguration& candidate, const Score& score,
+                    Objective objective);
+
 // Returns the indices of the candidates that keep the intent's bound, the best first. Candidates
 // that are equal in what the intent minimises are ordered by latency, cost, memory, devices and
 // then as given. If no candidate keeps the bound, fails and names the one that comes nearest.

@@ -100,9 +100,11 @@ std::int64_t PagePool::free_pages() const {
   return free_pages_;
 }
 
-// Takes the smallest run that is long enough; if there is none, the longest runs.
+// Takes the smallest run that is long enough; if there is none, the longest runs. What has room for
+// a huge page begins where one may, if the run is long enough for that too.
 Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
   const std::lock_guard lock(mutex_);
+  const std::int64_t huge = std::max<std::int64_t>(1, kHugePageBytes / page_bytes_);
   if (pages > free_pages_) {
     return make_error(ErrorCode::kExhausted,
                       "{} pages of {} are needed, but only {} of {} are free", pages,
@@ -119,12 +121,17 @@ Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
     const auto best = std::min_element(free_.begin(), free_.end(), better);
     check(best != free_.end(), "the free runs have all free pages");
     const auto [first, count] = *best;
+    const std::int64_t skipped = round_up(first, huge) - first;
+    const std::int64_t before = missing >= huge && skipped + missing <= count ? skipped : 0;
     const std::int64_t taken = std::min(count, missing);
     free_.erase(best);
-    if (taken < count) {
-      free_.emplace(first + taken, count - taken);
+    if (before > 0) {
+      free_.emplace(first, before);
     }
-    runs.push_back({first, taken});
+    if (before + taken < count) {
+      free_.emplace(first + before + taken, count - before - taken);
+    }
+    runs.push_back({first + before, taken});
     missing -= taken;
   }
   free_pages_ -= pages;
@@ -216,20 +223,28 @@ PageRange& PageRange::operator=(PageRange&& other) noexcept {
   return *this;
 }
 
-// Creating a huge page from one existing small page takes a tenth of the time that merging 512
-// small pages takes. If this fails, small pages are used.
+// Asks for huge pages where the file and the addresses are aligned alike. Creating a huge page from
+// one existing small page takes a tenth of the time that merging 512 small pages takes. If this
+// fails, small pages are used.
 void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place) const {
-  for (std::int64_t page = run.first; page < run.first + run.count; ++page) {
-    if (pool_->backed_[static_cast<std::size_t>(page)] == 0) {
-      const std::int64_t begin = page * pool_->page_bytes();
-      for (std::int64_t at = begin; at < begin + pool_->page_bytes(); at += kHugePageBytes) {
-        (void)allocate(pool_->file_, at, kSmallestPageBytes);
-      }
+  const std::int64_t page_bytes = pool_->page_bytes();
+  const std::int64_t begin = run.first * page_bytes;
+  const std::int64_t bytes = run.count * page_bytes;
+  const std::int64_t first = round_up(begin, kHugePageBytes);
+  const std::int64_t end = (begin + bytes) / kHugePageBytes * kHugePageBytes;
+  if ((begin - place * page_bytes) % kHugePageBytes != 0 || first >= end) {
+    return;
+  }
+  for (std::int64_t at = first; at < end; at += kHugePageBytes) {
+    const auto from = pool_->backed_.begin() + at / page_bytes;
+    const auto to = pool_->backed_.begin() + ceil_div(at + kHugePageBytes, page_bytes);
+    if (std::find(from, to, 1) == to) {
+      (void)allocate(pool_->file_, at, kSmallestPageBytes);
     }
   }
-  const std::int64_t bytes = run.count * pool_->page_bytes();
-  if (map_shared(address(place), bytes, pool_->file_, run.first * pool_->page_bytes(), 0)) {
-    (void)madvise(address(place), static_cast<std::size_t>(bytes), kCollapse);
+  if (map_shared(address(place), bytes, pool_->file_, begin, 0)) {
+    (void)madvise(address(place) + (first - begin), static_cast<std::size_t>(end - first),
+                  kCollapse);
   }
 }
 
@@ -241,7 +256,7 @@ Status PageRange::map(const PageRun& run, std::int64_t place) const {
       std::span(pool_->backed_)
           .subspan(static_cast<std::size_t>(run.first), static_cast<std::size_t>(run.count));
   const bool fresh = std::find(backed.begin(), backed.end(), 0) != backed.end();
-  if (fresh && page_bytes >= kHugePageBytes) {
+  if (fresh) {
     ask_for_huge_pages(run, place);
   }
   if (fresh && !allocate(pool_->file_, run.first * page_bytes, run.count * page_bytes)) {

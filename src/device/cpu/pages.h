@@ -25,8 +25,9 @@ struct PageRun {
 // and borrowed again. Any thread may borrow. The pool must outlive its ranges.
 class PagePool {
  public:
-  // `page_bytes` is a power of two, at least 4 KiB. Pages of at least 2 MiB become huge pages if
-  // the system allows it. Memory comes from `nodes` unless they are empty or the system refuses.
+  // `page_bytes` is a power of two, at least 4 KiB. Pages that are attached together become huge
+  // pages of 2 MiB if the system allows it. Memory comes from `nodes` unless they are empty or the
+  // system refuses.
   static Result<std::unique_ptr<PagePool>> create(std::int64_t page_bytes, std::int64_t pages,
                                                   std::span<const int> nodes = {});
   ~PagePool();
@@ -44,7 +45,8 @@ class PagePool {
   friend class PageRange;
   PagePool(int file, std::int64_t page_bytes, std::int64_t pages);
 
-  // Borrows pages in few runs. If not enough are free, fails and borrows none.
+  // Borrows pages in few runs, aligned to huge pages where possible. If not enough are free, fails
+  // and borrows none.
   Result<std::vector<PageRun>> borrow(std::int64_t pages);
   void give_back(std::span<const PageRun> runs);
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -148,6 +149,40 @@ TEST(PageRange, PrefersConsecutivePages) {
   PageRange rest = range_of(*pool, 10);
   ASSERT_TRUE(rest.attach(10).ok());
   EXPECT_EQ(mappings(), before + 3);
+}
+
+// Returns the offset in the pool's file of what is mapped at an address.
+std::int64_t file_offset_of(const std::byte* address) {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line)) {
+    std::istringstream fields(line);
+    std::uintptr_t begin = 0;
+    std::int64_t offset = 0;
+    char dash = 0;
+    std::string permissions;
+    fields >> std::hex >> begin >> dash >> line >> permissions >> offset;
+    if (begin == reinterpret_cast<std::uintptr_t>(address)) {
+      return offset;
+    }
+  }
+  return -1;
+}
+
+// Smaller pages become huge ones together, so what has room for a huge page begins where one may,
+// and what has not fills the gap before it.
+TEST(PageRange, LongRunsAreAlignedToHugePages) {
+  const auto pool = pool_of(256 * kKiB, 32);
+  PageRange small = range_of(*pool, 1), large = range_of(*pool, 20), filling = range_of(*pool, 7);
+  ASSERT_TRUE(small.attach(1).ok());
+  ASSERT_TRUE(large.attach(20).ok());
+  ASSERT_TRUE(filling.attach(7).ok());
+  EXPECT_EQ(file_offset_of(small.data()), 0);
+  EXPECT_EQ(file_offset_of(large.data()), 2 * kMiB);
+  EXPECT_EQ(file_offset_of(filling.data()), 256 * kKiB);
+  std::memset(large.data(), 0x5a, static_cast<std::size_t>(large.bytes()));
+  large.detach(3);  // inside a huge page
+  EXPECT_EQ(std::count(large.data(), large.data() + large.bytes(), std::byte{0x5a}), large.bytes());
 }
 
 TEST(PageRangeDeathTest, AccessBeyondAttachedPagesFaults) {
