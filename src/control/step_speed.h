@@ -30,7 +30,6 @@ class StepSpeed {
     return other;
   }
 
-  bool has_learned() const { return correction_.factor(LayerShares{}) != 1; }
   void learn(const StepSpeed& other) { correction_ = other.correction_; }
   void step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns);
 

@@ -77,10 +77,7 @@ void Engine::absorb(EngineState state, TimeNs now_ns) {
   scheduler_.absorb(std::move(state.scheduler));
   live_ = std::move(state.live);
   if (state.times) {
-    times_.learn_answers(*state.times);
-    if (!times_.speed().has_learned()) {
-      times_.learn_steps(*state.times);
-    }
+    times_.learn(*state.times);
   }
   if (steering_ && state.form) {
     steering_->absorb(*std::move(state.form));

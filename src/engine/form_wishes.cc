@@ -50,9 +50,7 @@ void FormSteering::resume() {
     }
     end_pin();
   }
-  if (config_.mode == MorphMode::kOff) {
-    (void)go_to(with_free_pages(run_.committed()), "KV gets the pages that are free");
-  }
+  take_free_pages();
   promise_kv();
 }
 

@@ -39,10 +39,11 @@ class QueueTimes {
   // `before`.
   TimeNs first_token_ns(const Backlog& before, std::int64_t tokens) const;
 
-  // Takes over what another replica of the model has learned: of the length of answers, and of a
-  // new group's engine, of the speed of steps.
-  void learn_answers(const QueueTimes& other) { lengths_ = other.lengths_; }
-  void learn_steps(const QueueTimes& other) { speed_.learn(other.speed_); }
+  // Takes over what another engine has learned of the length of answers and the speed of steps.
+  void learn(const QueueTimes& other) {
+    lengths_ = other.lengths_;
+    speed_.learn(other.speed_);
+  }
 
   const StepSpeed& speed() const { return speed_; }
   const AnswerLengths& lengths() const { return lengths_; }

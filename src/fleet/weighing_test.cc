@@ -99,5 +99,58 @@ TEST(Weighing, AnIdleGroupParts) {
   EXPECT_EQ(scene.fleet->next_deadline_ns(), std::nullopt) << "an idle fleet is left alone";
 }
 
+// The load falls while three requests run of which two homes hold two. The order to part waits for
+// the end of one, and is taken back when the load returns.
+TEST(Weighing, AGroupThatWaitsToPartStaysIfTheLoadReturns) {
+  GroupScene scene({.replicas = 2,
+                    .blocks = 20,
+                    .steps_at_once = 2,
+                    .drop = DropPolicy::kJoint,
+                    .step_cost = {.fixed_us = 50'000}});
+  const auto burst = [&] {
+    for (int i = 0; i < 40; ++i) {
+      scene.arrive(i, 30, 20);
+    }
+  };
+  const auto work = [&] {
+    scene.now_ns += 25 * kNsPerMs;
+    scene.ready();
+    scene.work(0);
+    scene.work(1);
+    scene.tick();
+  };
+  burst();
+  for (int round = 0; round < 5'000 && scene.groups() != "01"; ++round) {
+    work();
+  }
+  ASSERT_EQ(scene.groups(), "01");
+  scene.settle();
+  const auto waits = [&] {
+    const auto& running = scene.sink.groups->running;
+    return running && !running->together &&
+           scene.sink.groups->stage.find("room") != std::string::npos;
+  };
+  for (int round = 0; round < 5'000 && !waits(); ++round) {
+    if (scene.fleet->idle()) {
+      for (int topic = 0; topic < 3; ++topic) {
+        scene.arrive(50 + topic, 30, 25);
+      }
+    }
+    work();
+  }
+  ASSERT_TRUE(waits());
+  burst();
+  for (int round = 0; round < 100 && scene.changing(); ++round) {
+    work();
+  }
+  EXPECT_EQ(scene.groups(), "01");
+  EXPECT_EQ(scene.sink.groups->history.back().failure,
+            "turned back: more requests would be late without the group");
+  scene.settle();
+  let_groups_part(scene, "0 1");
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1");
+}
+
 }  // namespace
 }  // namespace protean
