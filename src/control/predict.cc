@@ -108,7 +108,7 @@ class Flow {
     if (course_.seconds > 0) {
       const double steps = serving_.steps_in_flight;
       end.morph_tokens = steps * speed_.prompt_tokens_within(
-                                     form.precision, serving_.longest_morph_step_s,
+                                     form.precision, kMorphStepS,
                                      {load_.decoding / steps, load_.context_tokens / steps, 0});
     }
     return end;

@@ -19,8 +19,7 @@ MorphPolicy policy_of(const MorphConfig& config, const SchedulerConfig& limits) 
           config.bounds,
           {.most_sequences = limits.max_num_seqs,
            .block_tokens = limits.block_tokens,
-           .steps_in_flight = limits.steps_in_flight,
-           .longest_morph_step_s = static_cast<double>(config.step_ns_during_morph) / kNsPerS}};
+           .steps_in_flight = limits.steps_in_flight}};
 }
 
 }  // namespace
@@ -135,9 +134,9 @@ void FormSteering::observe(const Observation& observation) {
     }
   }
   // Weights change between steps: long steps would make a morph long, and everything waits for it.
-  scheduler_.limit_prompts(
-      run_.busy() ? times_.prompt_tokens_within(config_.step_ns_during_morph, scheduler_.backlog())
-                  : std::numeric_limits<int>::max());
+  scheduler_.limit_prompts(run_.busy()
+                               ? times_.prompt_tokens_within(kMorphStepS, scheduler_.backlog())
+                               : std::numeric_limits<int>::max());
 }
 
 Load FormSteering::load(TimeNs now_ns) const {
@@ -353,7 +352,8 @@ std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
 std::optional<TimeNs> FormSteering::gives_up_ns() const {
   const bool waits = larger_kv_since_ns_ >= 0 &&
                      !(run_.busy() && run_.wanted().kv.blocks >= scheduler_.largest_need());
-  return waits ? std::optional(larger_kv_since_ns_ + config_.larger_kv_within_ns) : std::nullopt;
+  return waits ? std::optional(larger_kv_since_ns_ + static_cast<TimeNs>(kHorizonS * kNsPerS))
+               : std::nullopt;
 }
 
 std::vector<RequestId> FormSteering::given_up() const {

@@ -31,9 +31,9 @@ class QueueTimes {
   // Predicts the time to compute so many prompt tokens alone.
   TimeNs prefill_ns(std::int64_t tokens) const;
 
-  // Returns how many prompt tokens a step can take within `step_ns` in addition to the decodes of
+  // Returns how many prompt tokens a step can take within `step_s` in addition to the decodes of
   // `running`, at least 16: fewer hardly take less time.
-  int prompt_tokens_within(TimeNs step_ns, const Backlog& running) const;
+  int prompt_tokens_within(double step_s, const Backlog& running) const;
 
   // Predicts the time to the first token of a request with so many tokens to compute, after
   // `before`.
