@@ -54,6 +54,10 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
     (key == "link_us" ? cluster.link.us : cluster.link.bytes_per_us) = number;
     return number > 0 ? Status() : wrong(file, key, "more than 0");
   }
+  if (key == "swap_bytes_per_us") {
+    cluster.swap_bytes_per_us = number;
+    return number >= 0 ? Status() : wrong(file, key, "at least 0");
+  }
   if (key == "slowdown" || key == "longest") {
     const auto numbers = numbers_of(value);
     if (!numbers) {
@@ -68,7 +72,7 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
   }
   return make_error(ErrorCode::kInvalidArgument,
                     "--cluster {}: \"{}\" is unknown: a cluster has profile, devices, memory, "
-                    "link_us, link_bytes_per_us, slowdown and longest",
+                    "link_us, link_bytes_per_us, slowdown, longest and swap_bytes_per_us",
                     file, key);
 }
 

@@ -20,6 +20,7 @@ struct Cluster {
   int devices = 1;
   std::int64_t memory_bytes = 0;  // memory of each device
   Transfer link;                  // between devices of different replicas
+  double swap_bytes_per_us = 0;   // to each device from host memory; 0: KV is not swapped
   // Factors of the time that steps on 1, 2, 4 and 8 devices take.
   std::array<double, GroupCost::kDegrees> slowdown{1, 1, 1, 1};
   // The longest request that 1, 2, 4 and 8 devices serve; empty: what their KV cache holds.

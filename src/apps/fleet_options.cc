@@ -14,6 +14,13 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
       ->capture_default_str()
       ->group("Devices");
+  app.add_option("--migrate", options.migrate,
+                 "When requests that decode move to another replica, with their KV. off: if an "
+                 "operator asks for it; load: also if their replica has less than 3 free KV blocks "
+                 "for each request and another one has more, as in Llumnix")
+      ->check(one_of({"off", "load"}))
+      ->capture_default_str()
+      ->group("Devices");
   app.add_option(
          "--scale", options.scale,
          "What becomes of a request that no replica can hold. off: it is refused; paper: "
@@ -27,10 +34,11 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
   app.add_option(
          "--drop", options.drop,
          "What replicas do while queued requests lack KV. off: they wait; paper: replicas "
-         "drop layers that others hold, as in KunServe, and fetch them back after it; joint: "
+         "drop layers that others hold, as in KunServe, and fetch them back after it; "
+         "released: the same by the vote of KunServe's released code, to compare; joint: "
          "they drop layers if that is predicted to cost less than waiting, a lower precision "
          "or other groups")
-      ->check(one_of({"off", "paper", "joint"}))
+      ->check(one_of({"off", "paper", "released", "joint"}))
       ->capture_default_str()
       ->group("Devices");
   app.add_option("--regroup-at-once", options.holds_at_once,
@@ -44,6 +52,13 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
                  "Seconds after which devices that have a step to compute and end none have "
                  "failed: their replica goes out of service, and its requests go on in others; 0: "
                  "never. A step must take less")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0, 86'400))
+      ->capture_default_str()
+      ->group("Devices");
+  app.add_option("--scaler-after", options.scaler_after_s,
+                 "Seconds for which queued requests must lack KV, whatever policies free, before "
+                 "more replicas are wanted (metric protean:replicas_wanted)")
       ->type_name("SECONDS")
       ->check(CLI::Range(0, 86'400))
       ->capture_default_str()
@@ -73,9 +88,11 @@ bool forms_groups(const FleetOptions& options) {
 
 void set_policies(const FleetOptions& options, ReplicaOptions& replica) {
   replica.router = parse_router(options.router).value();
+  replica.migrate = parse_migrate(options.migrate).value();
   replica.scale = parse_scale(options.scale).value();
   replica.drop = parse_drop(options.drop).value();
   replica.holds_at_once = options.holds_at_once;
+  replica.scaler_after_ns = options.scaler_after_s * kNsPerS;
   replica.device_timeout_ns = options.device_timeout_s * kNsPerS;
 }
 

@@ -12,10 +12,12 @@ namespace protean {
 // How a model's replicas share requests, and when they become groups.
 struct FleetOptions {
   std::string router = "first-token";
+  std::string migrate = "load";
   std::string scale = "off";
   std::string drop = "off";
   int holds_at_once = 8;
   int device_timeout_s = 300;  // 0: devices are not watched
+  int scaler_after_s = 10;
 };
 
 void add_fleet_options(CLI::App& app, FleetOptions& options);

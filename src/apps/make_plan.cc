@@ -203,11 +203,14 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
   for (const Configuration& one : configurations) {
     report.rests_on.push_back(rests_on_here(one));
   }
-  return estimate(model.spec, report.wish.load, configurations, [&](const Configuration& one) {
-    return ConfigurationSteps{
-        .cost = divided_cost(costs->at(one.kv), model.spec, one, kAssumedSums),
-        .send = kAssumedSums};
-  });
+  report.estimate_for = [costs = *costs, configurations,
+                         spec = model.spec](const PlannedLoad& load) {
+    return estimate(spec, load, configurations, [&](const Configuration& one) {
+      return ConfigurationSteps{.cost = divided_cost(costs.at(one.kv), spec, one, kAssumedSums),
+                                .send = kAssumedSums};
+    });
+  };
+  return report.estimate_for(report.wish.load);
 }
 
 // Keeps all estimates in the configuration map. A map that cannot be kept is a warning.
@@ -241,11 +244,15 @@ void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanR
 Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
                              const Machine& machine) {
   PlanReport report{.model = model.name, .space = options.space};
-  auto devices = read_planned_devices(options.devices, model.spec, machine);
+  auto devices = read_planned_devices(options.devices, options.cpus, model.spec, machine);
   if (!devices.ok()) {
     return devices.error();
   }
   report.devices = *std::move(devices);
+  const std::size_t known = std::min(options.loads.size(), report.devices.devices.size());
+  for (std::size_t device = 0; device < known; ++device) {
+    report.devices.devices[device].load = options.loads[device];
+  }
   for (const PlannedDevice& device : report.devices.devices) {
     report.states.push_back({.free_bytes = device.free_bytes, .load = device.load});
   }

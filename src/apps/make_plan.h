@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/plan_report.h"
 #include "base/result.h"
@@ -18,6 +19,8 @@ namespace protean {
 // What a user asks of a plan.
 struct PlanOptions {
   std::string devices = "1";
+  std::string cpus = {};           // that a number of devices divides; empty: all
+  std::vector<double> loads = {};  // of each device; empty: as --devices says
   std::string space = "protean";
   std::string intent = "min-cost";
   std::string formula = "memory-time";

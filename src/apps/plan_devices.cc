@@ -122,14 +122,14 @@ Result<std::vector<PlannedDevice>> devices_with_profiles(const std::string& file
 }
 
 // The devices that `protean serve --devices TEXT` would compute on.
-Result<PlannedDevices> devices_here(const std::string& text, const ModelSpec& spec,
-                                    const Machine& machine) {
+Result<PlannedDevices> devices_here(const std::string& text, const std::string& cpus,
+                                    const ModelSpec& spec, const Machine& machine) {
   // PP 1 to the number of devices is asked of the plan; the group only names CPUs.
   GroupOptions options{.devices = text};
   if (const auto count = device_count(text)) {
     options.replicas = *count;
   }
-  const auto group = choose_group(options, {}, spec, machine);
+  const auto group = choose_group(options, {.cpus = cpus}, spec, machine);
   if (!group.ok()) {
     return group.error();
   }
@@ -144,8 +144,8 @@ Result<PlannedDevices> devices_here(const std::string& text, const ModelSpec& sp
 
 }  // namespace
 
-Result<PlannedDevices> read_planned_devices(const std::string& text, const ModelSpec& spec,
-                                            const Machine& machine) {
+Result<PlannedDevices> read_planned_devices(const std::string& text, const std::string& cpus,
+                                            const ModelSpec& spec, const Machine& machine) {
   std::error_code unknown;
   if (std::filesystem::exists(text, unknown)) {
     auto described = devices_with_profiles(text);
@@ -155,10 +155,10 @@ Result<PlannedDevices> read_planned_devices(const std::string& text, const Model
     if (!described->empty()) {
       return PlannedDevices{.devices = *std::move(described), .name = text};
     }
-    return devices_here(text, spec, machine);
+    return devices_here(text, cpus, spec, machine);
   }
   if (device_count(text)) {
-    return devices_here(text, spec, machine);
+    return devices_here(text, cpus, spec, machine);
   }
   const std::size_t times = text.find('x');
   const auto count = times == text.npos ? std::optional<int>()

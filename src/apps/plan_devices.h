@@ -30,7 +30,8 @@ struct PlannedDevices {
 
 // Reads --devices: a number of devices of this machine, "8xA6000", or a TOML file. A file describes
 // each [[device]] by profile, count, memory, free, load and price, or as `protean serve` reads it.
-Result<PlannedDevices> read_planned_devices(const std::string& text, const ModelSpec& spec,
-                                            const Machine& machine);
+// A number divides `cpus`, a list such as 0-7, or all CPUs if it is empty.
+Result<PlannedDevices> read_planned_devices(const std::string& text, const std::string& cpus,
+                                            const ModelSpec& spec, const Machine& machine);
 
 }  // namespace protean

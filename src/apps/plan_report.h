@@ -1,6 +1,7 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct PlanReport {
   std::vector<DeviceState> states;    // the devices' states
   std::vector<std::string> rests_on;  // one for each candidate
   Deployment deployment;
+  // Estimates the same configurations for another load; empty with built-in profiles.
+  std::function<std::vector<EstimatedConfiguration>(const PlannedLoad& load)> estimate_for = {};
 };
 
 // Returns the share of the model's weights that a fingerprint of so many layers has.

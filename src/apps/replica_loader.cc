@@ -32,11 +32,15 @@ void trim() {
 ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
                              std::vector<std::unique_ptr<Replicas>> loaded, Server& server,
                              Defaults defaults)
-    : server_(server), defaults_(std::move(defaults)), jobs_(kJobs) {
+    : server_(server),
+      defaults_(std::move(defaults)),
+      placements_(defaults_.move_window_ns),
+      jobs_(kJobs) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     const std::shared_ptr<void> borrowed;  // the models outlive this object
     residents_.push_back(
         {std::shared_ptr<OpenModel>(borrowed, &models[i]), server.sink(i), std::move(loaded[i])});
+    placements_.add(i, models[i].report, models[i].load_s);
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -75,7 +79,10 @@ void ReplicaLoader::await_idle() {
 }
 
 OpenOptions ReplicaLoader::open_options() {
-  return {.may_morph = defaults_.may_morph, .before_step = [this] { await_idle(); }};
+  return {.may_morph = defaults_.may_morph,
+          .may_move = defaults_.move_window_ns > 0,
+          .before_step = [this] { await_idle(); },
+          .device_loads = placements_.device_loads()};
 }
 
 void ReplicaLoader::give(std::function<void()> job) {
@@ -168,23 +175,31 @@ void ReplicaLoader::deploy_now(ModelSetting setting) {
   resident.replicas = *std::move(replicas);
   log::info("{} is deployed after {:.2f} s", name, seconds_since(began_ns));
   server_.deployed(resident.sink);
-  residents_.push_back(std::move(resident));
+  add(std::move(resident));
 }
 
 // Loads the model next to the one that it replaces if there is memory for both.
 void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   const Resident& before = residents_[model];
   const TimeNs began_ns = steady_now_ns();
-  auto opened = open_for_intent(*before.model, wish, open_options(), claimed_bytes());
+  OpenOptions options = open_options();
+  options.device_loads = placements_.device_loads(model);
+  if (wish.move) {
+    options.chosen = report_of_move(*before.model->report, wish);
+  }
+  auto opened = open_for_intent(*before.model, wish, options, claimed_bytes());
   if (!opened.ok()) {
     server_.not_replaced(model, opened.error());
     return;
   }
   server_.planned(model, opened->plan);
   if (same_configuration(*before.model, *opened)) {
+    before.model->report = opened->report;  // of the latest intent
+    placements_.add(model, opened->report, before.model->load_s);
     server_.kept(model);
     return;
   }
+  opened->load_s = before.model->load_s;  // until it is loaded
   Resident resident = open(*std::move(opened));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
   if (memory_of(*resident.model) <= free_memory_bytes() - claimed_bytes()) {
@@ -198,10 +213,21 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), wish.intent,
             seconds_since(began_ns), resident.model->plan.configuration);
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});
+  add(std::move(resident));
+}
+
+void ReplicaLoader::add(Resident resident) {
+  placements_.add(residents_.size(), resident.model->report, resident.model->load_s);
   residents_.push_back(std::move(resident));
 }
 
+std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(
+    std::span<const ModelSample> samples) {
+  return placements_.choose_move(samples, steady_now_ns());
+}
+
 void ReplicaLoader::remove_now(std::size_t model) {
+  placements_.remove(model);
   residents_[model].replicas.reset();
   residents_[model] = {};
   trim();

@@ -5,10 +5,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "apps/placements.h"
 #include "apps/served_models.h"
 #include "base/bounded_queue.h"
 #include "replica/replica.h"
@@ -25,6 +28,7 @@ class ReplicaLoader final : public ModelLoader {
   struct Defaults {
     ModelSetting setting;
     bool may_morph = false;
+    TimeNs move_window_ns = 0;  // of the load by which models move; 0: they never move
   };
 
   // `models` and `loaded`, the replicas of each, belong to the models with which the server began.
@@ -39,6 +43,7 @@ class ReplicaLoader final : public ModelLoader {
   Status deploy(const std::string& name, const boost::json::object& fields) override;
   void replace(std::size_t model, const IntentWish& wish) override;
   void remove(std::size_t model) override;
+  std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override;
 
  private:
   struct Resident {
@@ -57,10 +62,12 @@ class ReplicaLoader final : public ModelLoader {
   void replace_now(std::size_t model, const IntentWish& wish);
   void remove_now(std::size_t model);
   Resident open(OpenModel model);
+  void add(Resident resident);
   std::int64_t claimed_bytes() const;
 
   Server& server_;
   const Defaults defaults_;
+  Placements placements_;             // of the models that serve
   std::vector<Resident> residents_;   // used by the thread alone once it runs
   TimeNs stepped_ns_ = 0;             // when await_idle() last returned
   std::atomic<bool> ending_ = false;  // jobs that have not begun are dropped

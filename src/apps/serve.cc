@@ -30,6 +30,8 @@ struct ServeOptions {
   ModelSetting model;               // if there are several, what they have in common
   std::vector<std::string> models;  // NAME=MODEL
   std::string models_file;
+  std::string move_models = "off";
+  int move_window_s = 120;
   int shutdown_timeout_s = 30;
   int sse_ping_interval_s = 15;
   std::vector<std::string> api_keys;
@@ -179,7 +181,8 @@ int run_serve(ServeOptions& options) {
   }
   // Only a policy or an operator changes the form.
   const bool may_morph = options.server.admin.port >= 0;
-  auto models = open_models(*std::move(settings), may_morph);
+  const bool may_move = options.move_models == "auto";
+  auto models = open_models(*std::move(settings), {.may_morph = may_morph, .may_move = may_move});
   if (!models.ok()) {
     return exit_with(models.error());
   }
@@ -222,7 +225,9 @@ int run_serve(ServeOptions& options) {
     loaded = true;
     loader = std::make_unique<ReplicaLoader>(
         *models, *std::move(replicas), server,
-        ReplicaLoader::Defaults{.setting = options.model, .may_morph = may_morph});
+        ReplicaLoader::Defaults{.setting = options.model,
+                                .may_morph = may_morph,
+                                .move_window_ns = may_move ? options.move_window_s * kNsPerS : 0});
     server.set_ready(loader.get());
     notify_systemd("READY=1\nSTATUS=serving " + names_of(*models));
     log_ready(options.server, server);
@@ -307,6 +312,16 @@ void add_several_options(CLI::App& app, ServeOptions& options) {
                  "the flags of groups Model to Answers that differ, such as dtype = \"w8\"")
       ->type_name("FILE")
       ->check(existing_path());
+  app.add_option("--move-models", options.move_models,
+                 "Bind models that have an --intent to the CPUs of their devices, and move one to "
+                 "other devices or another configuration when that is predicted to pay")
+      ->check(one_of({"auto", "off"}))
+      ->capture_default_str();
+  app.add_option("--move-window", options.move_window_s,
+                 "Seconds of load that --move-models looks at, and for which the load is expected "
+                 "to last")
+      ->check(whole_number(2, 86400))
+      ->capture_default_str();
 }
 
 void add_operation_options(CLI::App& app, ServeOptions& options) {
@@ -329,6 +344,10 @@ void add_operation_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--otlp-endpoint", server.otlp_endpoint,
                  "OpenTelemetry collector that gets a trace of each request, such as "
                  "http://127.0.0.1:4318")
+      ->type_name("URL");
+  app.add_option("--scaler-url", server.scaler_url,
+                 "URL that gets a POST of one JSON object when a model's load asks for another "
+                 "number of replicas (see --scaler-after)")
       ->type_name("URL");
   app.add_option("--log-level", options.log_level, "Least severe messages to log")
       ->check(one_of({"debug", "info", "warning", "error", "off"}))

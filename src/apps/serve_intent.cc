@@ -9,6 +9,7 @@
 
 #include "apps/make_plan.h"
 #include "base/log.h"
+#include "host/topology.h"
 #include "model/variant_file.h"
 
 namespace protean {
@@ -25,7 +26,8 @@ std::string_view flag_in_the_way(const ModelOptions& options) {
                                             : "";
 }
 
-// Shortens requests that exceed a context, prompts and answers alike.
+}  // namespace
+
 PlannedLoad within(PlannedLoad load, int max_context) {
   if (const int context = load.context(); context > max_context) {
     const double share = static_cast<double>(max_context) / context;
@@ -35,10 +37,9 @@ PlannedLoad within(PlannedLoad load, int max_context) {
   return load;
 }
 
-}  // namespace
-
-Result<IntentPlan> choose_for_intent(const IntentScene& scene, const ModelFiles& files,
-                                     ModelOptions& options) {
+Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& scene,
+                                                            const ModelFiles& files,
+                                                            const ModelOptions& options) {
   const std::string& intent = scene.intent;
   if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -54,26 +55,33 @@ Result<IntentPlan> choose_for_intent(const IntentScene& scene, const ModelFiles&
     return make_error(ErrorCode::kInvalidArgument,
                       "--intent {} with --devices {}: give the number of devices", intent, devices);
   }
-  const auto report = make_plan({.devices = devices,
-                                 .intent = intent,
-                                 .load = within(scene.load, spec.max_context),
-                                 .variant_cache = scene.variant_cache,
-                                 .as_it_is = true,
-                                 .before_step = scene.before_step},
-                                {.name = files.name,
-                                 .identity = identity->hex(),
-                                 .spec = spec,
-                                 .path = options.model,
-                                 .checkpoint = files.checkpoint},
-                                scene.machine);
+  auto report = make_plan({.devices = devices,
+                           .cpus = options.compute.cpus,
+                           .loads = scene.device_loads,
+                           .intent = intent,
+                           .load = within(scene.load, spec.max_context),
+                           .variant_cache = scene.variant_cache,
+                           .as_it_is = true,
+                           .before_step = scene.before_step},
+                          {.name = files.name,
+                           .identity = identity->hex(),
+                           .spec = spec,
+                           .path = options.model,
+                           .checkpoint = files.checkpoint},
+                          scene.machine);
   if (!report.ok()) {
     return report.error();
   }
-  const Deployment& found = report->deployment;
+  return std::make_shared<const PlanReport>(*std::move(report));
+}
+
+IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& options) {
+  const Deployment& found = report.deployment;
   const Configuration& chosen = found.candidates[found.chosen].configuration;
-  log::info("intent {}: {} of {} devices, {}, {:.1f} ms for an answer of {} tokens", intent,
-            chosen.devices(), devices, to_string(chosen), found.scores[found.chosen].latency_ms,
-            report->wish.load.output_tokens);
+  const std::vector<PlannedDevice>& devices = report.devices.devices;
+  log::info("intent {}: {} of {} devices, {}, {:.1f} ms for an answer of {} tokens",
+            to_string(report.wish.intent), chosen.devices(), devices.size(), to_string(chosen),
+            found.scores[found.chosen].latency_ms, report.wish.load.output_tokens);
   options.dtype = to_string(chosen.stored());
   options.kv_cache_dtype = to_string(chosen.kv);
   options.group.tensor = chosen.tensor;
@@ -82,10 +90,18 @@ Result<IntentPlan> choose_for_intent(const IntentScene& scene, const ModelFiles&
   options.group.devices = fmt::format("{}", chosen.devices());
   if (options.compute.threads == 0) {  // the devices that are not taken keep their CPUs
     const int first = found.placement.devices.front();
-    options.compute.threads = report->devices.devices[static_cast<std::size_t>(first)].cpus.threads;
+    options.compute.threads = devices[static_cast<std::size_t>(first)].cpus.threads;
   }
-  return IntentPlan{to_string(chosen), std::make_shared<const std::string>(
-                                           boost::json::serialize(plan_json(*report)))};
+  if (bound) {
+    std::vector<int> cpus;
+    for (const int device : found.placement.devices) {
+      const std::vector<int>& some = devices[static_cast<std::size_t>(device)].cpus.where.cpus;
+      cpus.insert(cpus.end(), some.begin(), some.end());
+    }
+    options.compute.cpus = format_cpu_list(std::move(cpus));
+  }
+  return IntentPlan{to_string(chosen),
+                    std::make_shared<const std::string>(boost::json::serialize(plan_json(report)))};
 }
 
 Status forget_choice(ModelOptions& options, std::size_t devices) {

@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "apps/plan_report.h"
 #include "base/result.h"
 #include "cost/configuration_cost.h"
 #include "host/machine.h"
@@ -20,15 +23,23 @@ struct IntentScene {
   std::string variant_cache;
   PlannedLoad load;
   const Machine& machine;
+  std::vector<double> device_loads;   // of the server's devices; empty: they are idle
   std::function<void()> before_step;  // see FingerprintOptions
 };
 
-// Chooses how to serve a model for an intent: sets the precisions of weights and KV and the
-// division among devices in `options` to the configuration that `protean plan` would choose of
-// those that the checkpoint can be loaded as, logs it, and returns the plan. Fails if the options
-// set one of them already, or describe devices in a file.
-Result<IntentPlan> choose_for_intent(const IntentScene& scene, const ModelFiles& files,
-                                     ModelOptions& options);
+// Plans how to serve a model for an intent: chooses the configuration that `protean plan` would
+// choose of those that the checkpoint can be loaded as. Fails if the options set precisions or
+// parallelism already, or describe devices in a file.
+Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& scene,
+                                                            const ModelFiles& files,
+                                                            const ModelOptions& options);
+
+// Sets in `options` what a plan chose: the precisions of weights and KV, and the division among
+// devices. If the model is to be `bound`, it computes on the CPUs of its devices alone. Logs it.
+IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& options);
+
+// Shortens requests that exceed a context, prompts and answers alike.
+PlannedLoad within(PlannedLoad load, int max_context);
 
 // Resets in `options` what an intent chooses, so that another one can choose again among as many
 // devices: `devices` of them if the options do not say. Fails if the options ask for several

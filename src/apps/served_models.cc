@@ -224,17 +224,22 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   }
   const ModelSetting asked = setting;
   IntentPlan plan;
-  if (!setting.intent.empty()) {
-    const auto chosen = choose_for_intent({.intent = setting.intent,
-                                           .variant_cache = setting.morph.variant_cache,
-                                           .load = setting.load,
-                                           .machine = machine,
-                                           .before_step = options.before_step},
-                                          *files, setting.model);
+  std::shared_ptr<const PlanReport> report = options.chosen;
+  if (report == nullptr && !setting.intent.empty()) {
+    auto chosen = choose_for_intent({.intent = setting.intent,
+                                     .variant_cache = setting.morph.variant_cache,
+                                     .load = setting.load,
+                                     .machine = machine,
+                                     .device_loads = options.device_loads,
+                                     .before_step = options.before_step},
+                                    *files, setting.model);
     if (!chosen.ok()) {
       return chosen.error();
     }
-    plan = *chosen;
+    report = *std::move(chosen);
+  }
+  if (report != nullptr) {
+    plan = apply_plan(*report, options.may_move, setting.model);
   }
   const auto tool_format = choose_tool_format(setting, *files);
   if (!tool_format.ok()) {
@@ -262,6 +267,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
                    .plan = plan,
+                   .report = std::move(report),
                    .files = std::move(opened),
                    .replica = *std::move(replica),
                    .inbox = std::move(inbox),
@@ -435,10 +441,16 @@ Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wis
 bool same_configuration(const OpenModel& one, const OpenModel& other) {
   Form form = one.replica.sizing.form;
   form.kv.blocks = other.replica.sizing.form.kv.blocks;
-  return form == other.replica.sizing.form;
+  const auto same_cpus = [](const CpuShare& a, const CpuShare& b) {
+    return a.where.cpus == b.where.cpus;
+  };
+  return form == other.replica.sizing.form &&
+         std::equal(one.replica.sizing.cpus.begin(), one.replica.sizing.cpus.end(),
+                    other.replica.sizing.cpus.begin(), other.replica.sizing.cpus.end(), same_cpus);
 }
 
-Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph) {
+Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
+                                           const OpenOptions& options) {
   Machine machine = this_machine();
   const auto count = static_cast<int>(settings.size());
   std::vector<OpenModel> models;
@@ -448,7 +460,7 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
     const std::string name = settings[static_cast<std::size_t>(i)].name;
     ModelSetting& setting = settings[static_cast<std::size_t>(i)];
     const Status located = locate_model(setting.model);
-    auto model = located.ok() ? open_model(std::move(setting), {may_morph, {}}, machine, count - i)
+    auto model = located.ok() ? open_model(std::move(setting), options, machine, count - i)
                               : located.error();
     if (model.ok()) {
       const std::int64_t bytes = memory_of(*model);
@@ -478,7 +490,10 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, b
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
                                                  const std::function<void()>& before_step) {
   learn_costs(model.setting, *model.files, before_step, model.replica);
-  return Replicas::start(model.replica, *model.files->checkpoint, *model.inbox, sink);
+  const TimeNs began_ns = steady_now_ns();
+  auto replicas = Replicas::start(model.replica, *model.files->checkpoint, *model.inbox, sink);
+  model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
+  return replicas;
 }
 
 }  // namespace protean

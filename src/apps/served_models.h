@@ -10,6 +10,7 @@
 
 #include "apps/fleet_options.h"
 #include "apps/morph_options.h"
+#include "apps/plan_report.h"
 #include "base/result.h"
 #include "cost/configuration_cost.h"
 #include "replica/model_files.h"
@@ -51,26 +52,32 @@ Result<ModelSetting> model_setting(const ModelSetting& common, const std::string
 
 // A model whose files are open and whose memory is chosen. Its weights are still on disk.
 struct OpenModel {
-  ModelSetting asked;    // as the user stated it
-  ModelSetting setting;  // the same with what its intent chose
-  IntentPlan plan;       // that chose how it is served; empty without an intent
+  ModelSetting asked;                        // as the user stated it
+  ModelSetting setting;                      // the same with what its intent chose
+  IntentPlan plan;                           // that chose how it is served; empty without an intent
+  std::shared_ptr<const PlanReport> report;  // of this plan; null without an intent
+  double load_s = 0;                         // time that loading its weights took last
   std::unique_ptr<ModelFiles> files;
   ReplicaOptions replica;
   std::unique_ptr<Inbox> inbox;
   HostedModel hosted;  // refers to the files and the inbox
 };
 
+// How models are opened.
+struct OpenOptions {
+  bool may_morph = false;  // forms may change even if no policy changes them
+  bool may_move = false;   // models with an intent compute on the CPUs of their devices alone
+  std::function<void()> before_step = {};  // pauses a fingerprint, see FingerprintOptions
+  std::vector<double> device_loads = {};   // of the devices for intents; empty: they are idle
+  std::shared_ptr<const PlanReport> chosen = nullptr;  // the plan of a move; null: an intent plans
+};
+
 // Finds and opens the models, logs what they are, and gives each a share of the free memory, one
 // after the other: what one takes is not there for the next. A share is an equal part of what is
 // free, or all of it if the model does not fit an equal part. Errors name all models that cannot be
-// opened. If `may_morph`, forms may change even if no policy changes them.
-Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings, bool may_morph);
-
-// How models are opened while others are served.
-struct OpenOptions {
-  bool may_morph = false;             // forms may change even if no policy changes them
-  std::function<void()> before_step;  // pauses a fingerprint, see FingerprintOptions; may be empty
-};
+// opened.
+Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
+                                           const OpenOptions& options);
 
 // Opens a model while others are served. It may take half of the free memory less `claimed_bytes`,
 // or all of it if it does not fit that. Its files must be on disk: nothing is fetched.
@@ -82,7 +89,7 @@ Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& op
 Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wish,
                                   const OpenOptions& options, std::int64_t claimed_bytes);
 
-// True if both serve the model in the same way but for the size of the KV cache.
+// True if both serve the model in the same way on the same CPUs, but for the size of the KV cache.
 bool same_configuration(const OpenModel& one, const OpenModel& other);
 
 // The memory that a model's devices take.

@@ -39,6 +39,7 @@ struct SimulateCommand {
   loadtest::BenchOptions load;
   std::string profile;
   int max_queued = 1024;
+  bool no_restore = false;
   bool as_json = false;
   bool no_records = false;
 };
@@ -137,7 +138,8 @@ Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string na
                         .spec = spec,
                         .replica = *std::move(replica),
                         .morph_cost = {.copy_bytes_per_us = link_bytes_per_us,
-                                       .fetch_bytes_per_us = link_bytes_per_us},
+                                       .fetch_bytes_per_us = link_bytes_per_us,
+                                       .swap_bytes_per_us = cluster->swap_bytes_per_us},
                         .longest_tokens = cluster->longest_tokens,
                         .note = fmt::format("simulated on {}: a roofline of {}", cluster->name,
                                             cluster->profile.source)};
@@ -228,7 +230,7 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
   SimulationConfig config{
       .engine = engine_config(replica, model.spec),
       .replicas = replica.model.group.replicas,
-      .router = replica.router,
+      .dispatch = {replica.router, replica.migrate},
       .step_cost = replica.cost.on(stages_of(form).front().devices.size()),
       .seed = command.load.load.workload.seed,
       .max_concurrency = command.load.load.max_concurrency,
@@ -242,6 +244,9 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
   config.devices = MorphModel::Devices{model.spec, replica.sizing.budget, form};
   limit_length(model, form, config.engine);
   config.groups = group_config(replica, model.spec);
+  if (config.groups) {
+    config.groups->restores = !command.no_restore;
+  }
   if (config.groups && !model.longest_tokens.empty()) {
     const std::size_t power = std::bit_width(form.group.size()) - 1;
     const auto first = std::min(power, model.longest_tokens.size() - 1);
@@ -281,6 +286,9 @@ int run_simulate(SimulateCommand& command) {
   about.date = "simulated";
   about.notes.push_back(model->note);
   about.notes.push_back(fmt::format("each replica begins with {}", to_string(form)));
+  if (const std::int64_t moved = report.final.adopted_with_kv_total; moved > 0) {
+    about.notes.push_back(fmt::format("{} requests moved to another replica with their KV", moved));
+  }
   const loadtest::OutputOptions& output = command.load.output;
   const loadtest::Summary summary = summarise_run(run, output.slo, output.percentiles);
   const auto text_of = [](const boost::json::object& object) {
@@ -317,10 +325,13 @@ void add_simulate(CLI::App& root, int& exit_code) {
   add_morph_options(*app, command->morph);
   loadtest::add_arrival_options(*app, command->load);
   app->option_defaults()->group("Simulation");
-  app->add_option("--cluster", command->cluster,
-                  "Devices to simulate: NxNAME of a built-in profile (A100, H100, A40, A6000, "
-                  "H20), or a TOML file with profile, devices, memory, link_us, link_bytes_per_us, "
-                  "slowdown and longest (default devices of this machine)")
+  app->add_option(
+         "--cluster", command->cluster,
+         "Devices to simulate: NxNAME of a built-in profile (A100, H100, A40, A6000, "
+         "H20), or a TOML file with profile, devices, memory, link_us, link_bytes_per_us, "
+         "slowdown, longest and swap_bytes_per_us: the rate at which KV of preempted requests "
+         "comes back from host memory instead of being computed again (default devices of "
+         "this machine)")
       ->type_name("NxNAME|FILE");
   app->add_option("--like", command->like,
                   "Simulate a published model's sizes, without its weights, on a cluster")
@@ -334,6 +345,8 @@ void add_simulate(CLI::App& root, int& exit_code) {
                   "Most requests that wait in addition to --max-num-seqs; more are refused")
       ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
+  app->add_flag("--no-restore", command->no_restore,
+                "Keep groups of --drop paper after the burst, to compare");
   app->option_defaults()->group("Output");
   loadtest::add_goodput_option(*app, command->load.output);
   app->add_flag("--json", command->as_json, "Print one JSON object");

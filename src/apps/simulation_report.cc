@@ -106,7 +106,8 @@ json::object form_object(const SimulationReport& report, TimeNs elapsed_ns) {
 }
 
 json::object groups_object(const SimulationReport& report) {
-  if (report.groups == nullptr && report.pipelines.span_ns == 0) {
+  const bool wants_more = report.replicas_wanted.size() > 1;
+  if (report.groups == nullptr && report.pipelines.span_ns == 0 && !wants_more) {
     return {};
   }
   json::object groups{{"bubbles", report.pipelines.bubbles()},
@@ -117,6 +118,11 @@ json::object groups_object(const SimulationReport& report) {
     changes.push_back(change_object(change));
   }
   groups["changes"] = std::move(changes);
+  json::array wanted;
+  for (const ReplicasWantedAt& at : report.replicas_wanted) {
+    wanted.push_back(json::object{{"at_s", loadtest::seconds(at.at_ns)}, {"replicas", at.wanted}});
+  }
+  groups["replicas_wanted"] = std::move(wanted);
   if (report.groups != nullptr) {
     groups["together"] = report.groups->together_total;
     groups["apart"] = report.groups->apart_total;

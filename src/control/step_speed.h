@@ -30,7 +30,8 @@ class StepSpeed {
     return other;
   }
 
-  void learn(const StepSpeed& other) { correction_ = other.correction_; }
+  bool has_learned() const { return correction_.factor(LayerShares{}) != 1; }
+  StepSpeed taught_by(const StepSpeed& other) const { return other.at_cost(cost_); }
   void step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns);
 
   double step_s(const StepPrecision& precision, const Batch& batch) const;

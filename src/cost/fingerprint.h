@@ -55,6 +55,7 @@ struct Fingerprint {
   int prompt_tokens = 0;         // prompt of the request behind each latency
   double seconds = 0;            // time that learning took
   double load_seconds = 0;       // part of `seconds` that loading weights took
+  int kept_times = 0;            // times of steps that an earlier measurement had kept
 };
 
 }  // namespace protean

@@ -140,9 +140,14 @@ class Engine {
     return scheduler_.lend(request, first, count);
   }
   void give_back(std::span<const BlockId> lent, TimeNs now_ns);
-  // Keeps a place for a sequence. Returns false if none is free or it could never run here.
+  // Keeps a place for a sequence. Returns false if none is free, its KV finds no room now, or it
+  // could never run here.
   bool keep_place(const Scheduler::Decoding& sequence) {
-    return could_run(sequence) && scheduler_.keep_place();
+    return has_room_for(sequence) && scheduler_.keep_place();
+  }
+  bool has_room_for(const Scheduler::Decoding& sequence) const {
+    return could_run(sequence) &&
+           scheduler_.could_receive(ceil_div<std::int64_t>(sequence.computed, block_tokens_));
   }
   // False if the sequence could never run here, which an operator's form may have changed.
   bool could_run(const Scheduler::Decoding& sequence) const {

@@ -277,6 +277,7 @@ void FormSteering::set_policy(const FormWish& wish) {
   config_.bounds.floor = wish.floor.value_or(config_.bounds.floor);
   policy_ = policy_of(config_, scheduler_.config());
   decided_.predictions.clear();
+  decided_.lowering.reset();
   next_decision_ns_ = now_ns_;
   ++changes_;
   take_free_pages();

@@ -167,7 +167,7 @@ class FormSteering {
     TimeNs expected_wait_ns = 0;
     std::vector<FormPrediction> predictions;
     std::optional<Wanted> lowering;  // what is wanted, if the fleet has to allow it
-  } decided_;                        // of the latest decision
+  } decided_;                        // of the latest decision, at most 0.1 s ago
   TimeNs larger_kv_since_ns_ = -1;   // since when a request waits for a larger KV; -1: none does
   std::optional<FormWish> pin_;      // an operator's precisions, until released or out of reach
   // Counts changes of owner, policy and packing, which the run does not count.

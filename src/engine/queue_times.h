@@ -39,10 +39,11 @@ class QueueTimes {
   // `before`.
   TimeNs first_token_ns(const Backlog& before, std::int64_t tokens) const;
 
-  // Takes over what another engine has learned of the length of answers and the speed of steps.
+  // Takes over what another engine has learned of the length of answers, and if this one has
+  // learned nothing of the speed of steps, also that.
   void learn(const QueueTimes& other) {
     lengths_ = other.lengths_;
-    speed_.learn(other.speed_);
+    speed_ = speed_.has_learned() ? speed_ : speed_.taught_by(other.speed_);
   }
 
   const StepSpeed& speed() const { return speed_; }

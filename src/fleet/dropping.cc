@@ -10,6 +10,42 @@ namespace {
 
 constexpr double kRestoreBelowShare = 0.5;
 
+// The released code's numbers (kunserve_config).
+constexpr double kFullShare = 0.95;
+constexpr TimeNs kVoteEveryNs = kNsPerS / 10;
+constexpr TimeNs kSampleEveryNs = kNsPerS / 2;
+constexpr std::size_t kSamples = 30;
+
+bool wants_drop(const DropCandidate& candidate) {
+  const std::int64_t demand = candidate.kv_blocks_used + candidate.kv_blocks_awaited;
+  return static_cast<double>(demand) >= kFullShare * static_cast<double>(candidate.kv_blocks) &&
+         candidate.kv_blocks_awaited >= candidate.kv_blocks - candidate.kv_blocks_used;
+}
+
+bool is_carried(int votes, int voters) {
+  return votes > 0 && votes >= voters / 2;
+}
+
+// Joins each candidate without a drop with the next one of equal size.
+GroupWish neighbours(std::span<const DropCandidate> candidates) {
+  GroupWish wish{.groups = {}, .by = GroupBy::kLayers};
+  const DropCandidate* left = nullptr;
+  for (const DropCandidate& candidate : candidates) {
+    if (candidate.by_layers) {
+      continue;
+    }
+    if (left == nullptr || left->replicas.size() != candidate.replicas.size()) {
+      left = &candidate;
+      continue;
+    }
+    std::vector<ReplicaId>& both = wish.groups.emplace_back(left->replicas);
+    both.insert(both.end(), candidate.replicas.begin(), candidate.replicas.end());
+    std::sort(both.begin(), both.end());
+    left = nullptr;
+  }
+  return wish;
+}
+
 std::int64_t blocks_lacking(std::span<const DropCandidate> candidates) {
   std::int64_t lacking = 0;
   for (const DropCandidate& candidate : candidates) {
@@ -41,6 +77,8 @@ std::string_view to_string(DropPolicy policy) {
       return "off";
     case DropPolicy::kPaper:
       return "paper";
+    case DropPolicy::kReleased:
+      return "released";
     case DropPolicy::kJoint:
       return "joint";
   }
@@ -48,12 +86,14 @@ std::string_view to_string(DropPolicy policy) {
 }
 
 Result<DropPolicy> parse_drop(std::string_view name) {
-  for (const DropPolicy policy : {DropPolicy::kOff, DropPolicy::kPaper, DropPolicy::kJoint}) {
+  for (const DropPolicy policy :
+       {DropPolicy::kOff, DropPolicy::kPaper, DropPolicy::kReleased, DropPolicy::kJoint}) {
     if (to_string(policy) == name) {
       return policy;
     }
   }
-  return make_error(ErrorCode::kInvalidArgument, "--drop {}: use off, paper or joint", name);
+  return make_error(ErrorCode::kInvalidArgument, "--drop {}: use off, paper, released or joint",
+                    name);
 }
 
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
@@ -113,6 +153,84 @@ std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidate
     }
   }
   return std::nullopt;
+}
+
+std::optional<GroupWish> DropVote::vote(std::span<const DropCandidate> candidates, TimeNs now_ns) {
+  sample(candidates, now_ns);
+  if (now_ns < next_vote_ns_) {
+    return std::nullopt;
+  }
+  next_vote_ns_ = now_ns + kVoteEveryNs;
+  int may_drop = 0;
+  int drop = 0;
+  int may_restore = 0;
+  int restore = 0;
+  GroupWish apart;
+  for (const DropCandidate& candidate : candidates) {
+    if (candidate.by_layers) {
+      ++may_restore;
+      restore += wants_restore(candidate) ? 1 : 0;
+      for (const ReplicaId replica : candidate.replicas) {
+        apart.groups.push_back({replica});
+      }
+    } else {
+      ++may_drop;
+      drop += wants_drop(candidate) ? 1 : 0;
+    }
+  }
+  if (is_carried(drop, may_drop)) {
+    GroupWish together = neighbours(candidates);
+    if (!together.groups.empty()) {
+      return together;
+    }
+  }
+  return is_carried(restore, may_restore) ? std::optional(std::move(apart)) : std::nullopt;
+}
+
+// Takes a sample of each group's demand if it is time, and forgets groups that have ended.
+void DropVote::sample(std::span<const DropCandidate> candidates, TimeNs now_ns) {
+  std::erase_if(groups_, [&](const Group& group) {
+    return std::none_of(candidates.begin(), candidates.end(), [&](const DropCandidate& candidate) {
+      return candidate.by_layers && candidate.replicas == group.replicas;
+    });
+  });
+  if (now_ns < next_sample_ns_) {
+    return;
+  }
+  next_sample_ns_ = now_ns + kSampleEveryNs;
+  for (const DropCandidate& candidate : candidates) {
+    if (!candidate.by_layers) {
+      continue;
+    }
+    auto group = std::find_if(groups_.begin(), groups_.end(),
+                              [&](const Group& one) { return one.replicas == candidate.replicas; });
+    if (group == groups_.end()) {
+      group = groups_.insert(group, {.replicas = candidate.replicas, .demand = {}});
+    }
+    group->demand.push_back(candidate.kv_blocks_used + candidate.kv_blocks_awaited);
+    if (group->demand.size() > kSamples) {
+      group->demand.pop_front();
+    }
+  }
+}
+
+bool DropVote::wants_restore(const DropCandidate& candidate) const {
+  const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& one) {
+    return one.replicas == candidate.replicas;
+  });
+  return candidate.kv_blocks_awaited == 0 && group != groups_.end() &&
+         group->demand.size() == kSamples && group->demand.back() < group->demand.front() &&
+         static_cast<double>(candidate.kv_blocks_used) <=
+             kRestoreBelowShare * static_cast<double>(candidate.whole_kv_blocks);
+}
+
+std::optional<TimeNs> DropVote::next_ns() const {
+  const bool may_change = std::any_of(groups_.begin(), groups_.end(), [](const Group& group) {
+    return group.demand.size() < kSamples ||
+           std::any_of(group.demand.begin(), group.demand.end(),
+                       [&](std::int64_t blocks) { return blocks != group.demand.back(); });
+  });
+  return may_change ? std::optional(std::max(next_vote_ns_, next_sample_ns_)) : std::nullopt;
 }
 
 }  // namespace protean

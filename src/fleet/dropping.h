@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "base/replica_id.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "contract/groups.h"
 
 namespace protean {
@@ -15,8 +17,9 @@ namespace protean {
 // Whether replicas drop layers that others hold while their KV caches are short.
 enum class DropPolicy : std::uint8_t {
   kOff,
-  kPaper,  // KunServe section 4.1
-  kJoint,  // if it is predicted to pay
+  kPaper,     // KunServe section 4.1
+  kReleased,  // the vote of KunServe's released code
+  kJoint,     // if it is predicted to pay
 };
 
 std::string_view to_string(DropPolicy policy);
@@ -48,5 +51,35 @@ std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
 // Returns a group that is to part: no queued request lacks KV, and what is in use is below 50 % of
 // what its replicas have if nothing is dropped (section 4.4).
 std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates);
+
+// The rule of KunServe's released code, which is not the paper's. Replicas vote to drop if their
+// demand is 95 % of their KV and their queued requests need at least what is free. Groups by layers
+// vote to restore if they have no queued request, at most half of the KV that their replicas have
+// without a drop is in use, and their demand has fallen over the latest 30 samples, one every half
+// second. A vote is carried by half of those that may vote. Then all drop, each with its neighbour
+// of equal size, or all restore.
+class DropVote {
+ public:
+  // Returns the groups that form or part; nothing if no vote is carried, or the latest one was less
+  // than a tenth of a second ago.
+  std::optional<GroupWish> vote(std::span<const DropCandidate> candidates, TimeNs now_ns);
+
+  // Returns when to vote again although nothing has happened; nothing if only events can change
+  // the outcome.
+  std::optional<TimeNs> next_ns() const;
+
+ private:
+  struct Group {
+    std::vector<ReplicaId> replicas;
+    std::deque<std::int64_t> demand;  // samples in blocks, the oldest first
+  };
+
+  void sample(std::span<const DropCandidate> candidates, TimeNs now_ns);
+  bool wants_restore(const DropCandidate& candidate) const;
+
+  std::vector<Group> groups_;  // by layers
+  TimeNs next_vote_ns_ = 0;
+  TimeNs next_sample_ns_ = 0;
+};
 
 }  // namespace protean

@@ -86,7 +86,75 @@ TEST(Dropping, LayersAreFetchedBackBelowHalfOfWhatReplicasHoldWithoutADrop) {
 TEST(Dropping, PoliciesHaveNames) {
   EXPECT_EQ(parse_drop("paper").value(), DropPolicy::kPaper);
   EXPECT_EQ(parse_drop("off").value(), DropPolicy::kOff);
-  EXPECT_EQ(parse_drop("all").error().message, "--drop all: use off, paper or joint");
+  EXPECT_EQ(parse_drop("released").value(), DropPolicy::kReleased);
+  EXPECT_EQ(parse_drop("all").error().message, "--drop all: use off, paper, released or joint");
+}
+
+TEST(DropVote, ReplicasDropIfHalfOfThemAreFullAndTheirQueuesNeedWhatIsFree) {
+  const auto after = [](std::vector<DropCandidate> candidates) {
+    DropVote vote;
+    return shown(vote.vote(candidates, 0));
+  };
+  const auto calm = [](int replica) { return drop_candidate({replica}, 5, 0); };
+  const auto full = [](int replica) { return drop_candidate({replica}, 18, 2); };
+  EXPECT_EQ(after({calm(0), calm(1), calm(2), calm(3)}), "");
+  EXPECT_EQ(after({calm(0), full(1), calm(2), calm(3)}), "") << "one of four";
+  EXPECT_EQ(after({calm(0), full(1), calm(2), full(3)}), "01 23") << "all of them drop";
+  EXPECT_EQ(after({calm(0), full(1)}), "01");
+  EXPECT_EQ(after({calm(0), full(1), calm(2)}), "01") << "half of three, rounded down";
+  EXPECT_EQ(after({calm(0), drop_candidate({1}, 18, 1)}), "") << "more is free than is awaited";
+  EXPECT_EQ(after({calm(0), drop_candidate({1}, 10, 8)}), "") << "less than 95 %";
+  EXPECT_EQ(after({calm(0), drop_candidate({1}, 10, 10)}), "01");
+}
+
+TEST(DropVote, VotesAreATenthOfASecondApart) {
+  DropVote vote;
+  const std::vector full = {drop_candidate({0}, 18, 2), drop_candidate({1}, 18, 2)};
+  EXPECT_TRUE(vote.vote(full, 0).has_value());
+  EXPECT_FALSE(vote.vote(full, kNsPerS / 10 - 1).has_value());
+  EXPECT_TRUE(vote.vote(full, kNsPerS / 10).has_value());
+}
+
+// Lets a group vote every half second about these demands, all in use, then returns its last vote.
+std::string last_vote(const std::vector<std::int64_t>& used, std::int64_t awaited = 0) {
+  DropVote vote;
+  std::string last;
+  TimeNs now_ns = 0;
+  for (const std::int64_t& blocks : used) {
+    const bool ends = &blocks == &used.back();
+    last =
+        shown(vote.vote(std::vector{drop_candidate({0, 1}, blocks, ends ? awaited : 0)}, now_ns));
+    now_ns += kNsPerS / 2;
+  }
+  return last;
+}
+
+TEST(DropVote, GroupsRestoreIfNothingWaitsAndDemandHasFallenFor30Samples) {
+  std::vector<std::int64_t> falling(30, 20);
+  falling.back() = 19;
+  EXPECT_EQ(last_vote(falling), "0 1");
+  EXPECT_EQ(last_vote(falling, 1), "") << "a request waits";
+  falling.pop_back();
+  EXPECT_EQ(last_vote(falling), "") << "too few samples";
+  EXPECT_EQ(last_vote(std::vector<std::int64_t>(40, 10)), "") << "demand is steady";
+  std::vector<std::int64_t> high(30, 30);
+  high.back() = 21;
+  EXPECT_EQ(last_vote(high), "") << "more than half of what the replicas hold without a drop";
+  std::vector<std::int64_t> risen(31, 5);
+  risen.front() = 20;
+  risen.back() = 6;
+  EXPECT_EQ(last_vote(risen), "") << "the fall was before the latest 30";
+}
+
+TEST(DropVote, AGroupIsLookedAtAgainUntilItsDemandIsSteady) {
+  DropVote vote;
+  EXPECT_FALSE(vote.next_ns().has_value());
+  for (int i = 0; i < 40; ++i) {
+    (void)vote.vote(std::vector{drop_candidate({0, 1}, i < 10 ? 30 : 20, 0)}, i * kNsPerS / 2);
+    EXPECT_EQ(vote.next_ns().has_value(), i < 39) << i;
+  }
+  (void)vote.vote(std::vector{drop_candidate({0}, 0, 0), drop_candidate({1}, 0, 0)}, 100 * kNsPerS);
+  EXPECT_FALSE(vote.next_ns().has_value()) << "the group has ended";
 }
 
 // Bursts of requests at random: replicas group by layers while KV is short and part after it, and

@@ -257,6 +257,79 @@ TEST(Failures, AGroupWhoseMembersAllFailParts) {
   }
 }
 
+// The longest time without a token, and the most steps that ended in such a time.
+struct Pause {
+  TimeNs longest_ns = 0;
+  std::int64_t most_steps = 0;
+};
+
+// Lets the devices work until all requests have ended.
+Pause pause_until_the_end(GroupScene& scene) {
+  const auto sum = [&](std::int64_t Observation::*field) {
+    std::int64_t all = 0;
+    for (const auto& [replica, seen] : scene.sink.observed) {
+      all += seen.*field;
+    }
+    return all;
+  };
+  Pause pause;
+  TimeNs token_ns = scene.now_ns;
+  std::int64_t steps = sum(&Observation::steps_total);
+  std::int64_t tokens = sum(&Observation::output_tokens_total);
+  for (int round = 0; round < 20'000 && !scene.fleet->idle(); ++round) {
+    bool more = scene.ready();
+    for (int replica = 0; replica < static_cast<int>(scene.fleet->size()); ++replica) {
+      more = scene.work(replica) || more;
+      if (sum(&Observation::output_tokens_total) > tokens) {
+        pause.longest_ns = std::max(pause.longest_ns, scene.now_ns - token_ns);
+        pause.most_steps = std::max(pause.most_steps, sum(&Observation::steps_total) - steps);
+        token_ns = scene.now_ns;
+        steps = sum(&Observation::steps_total);
+        tokens = sum(&Observation::output_tokens_total);
+      }
+    }
+    if (!more) {
+      scene.tick();
+    }
+  }
+  return pause;
+}
+
+// A member hangs at each of 20 points: before its group forms, while it does, while it serves, and
+// while it splits. The other's requests go on after the watchdog's time, which looks four times in
+// it, and two steps. Events take a nanosecond here.
+TEST(Failures, TheOthersPauseForTheWatchdogsTimeAndTwoSteps) {
+  int noticed = 0;
+  for (int scene_number = 0; scene_number < 80; ++scene_number) {
+    const int point = scene_number / 4;
+    const GroupBy by = scene_number % 2 == 0 ? GroupBy::kShards : GroupBy::kLayers;
+    GroupScene scene(options_of(2));
+    if (point >= 10) {
+      ASSERT_TRUE(scene.want({{0, 1}}, by).ok());
+      scene.settle();
+    }
+    for (int topic = 0; topic < 4; ++topic) {
+      scene.arrive(topic, 20, 30);
+    }
+    if (point > 0) {
+      (void)(point < 10 ? scene.want({{0, 1}}, by) : scene.want({{0}, {1}}));
+    }
+    for (int round = 0; round < 2 * (point % 10); ++round) {
+      scene.ready();
+      scene.work(round % 2);
+    }
+    scene.devices.hang(ReplicaId{scene_number / 2 % 2});
+    const Pause pause = pause_until_the_end(scene);
+    settle_with_time(scene);
+    scene.expect_all_answered();
+    EXPECT_LT(pause.longest_ns, kTimeout + kTimeout / 4 + kNsPerMs);
+    EXPECT_LE(pause.most_steps, 2);
+    noticed += pause.longest_ns >= kTimeout ? 1 : 0;
+    ASSERT_FALSE(testing::Test::HasFailure()) << "point " << point << ", scene " << scene_number;
+  }
+  EXPECT_GT(noticed, 40) << "the others waited for the one that hung";
+}
+
 // One or two members hang or report that they have failed at random moments: idle, in a step, while
 // a form changes, while devices drop or fetch, before and after an exchange. Devices may also fail
 // to take what a step needs. All requests end with the right tokens, and no other replica goes out

@@ -7,24 +7,20 @@
 #include "base/overloaded.h"
 
 namespace protean {
-namespace {
 
-// Llumnix moves one request between two replicas at a time. A few keep the copies going while a
-// paused request waits for its step.
-constexpr int kMigrationsToOne = 4;
-
-}  // namespace
-
-Fleet::Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
+Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& sink,
              KvExchange* exchange, GroupConfig groups)
-    : router_(router),
+    : dispatch_(dispatch),
       sink_(sink),
       exchange_(exchange),
       blocks_of_(group_blocks(groups, members.size())),
       stations_(members.size()),
       watches_(members.size()),
       grouping_(std::move(groups), stations_, *this),
-      seen_(members.size()) {
+      seen_(members.size()),
+      shortage_{.vote = {},
+                .demand = {static_cast<int>(members.size()), grouping_.config().scaler_after_ns},
+                .told = {}} {
   check(!members.empty(), "a fleet has a replica");
   TokenSink& outputs = *this;
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -45,6 +41,7 @@ void Fleet::begin(TimeNs now_ns) {
     station.engine->handle({now_ns, Tick{}});
   }
   regroup(now_ns);
+  tell_replicas_wanted(now_ns);
   now_ns_ = now_ns;
 }
 
@@ -64,7 +61,7 @@ void Fleet::handle(Event event) {
                         [&](const StepDone& done) {
                           if (!is_late(done, replica)) {
                             watches_[index_of(replica)].since_ns = now_ns;
-                            grouping_.step_done(replica);
+                            grouping_.step_done(replica, now_ns);
                             pass_on();
                           }
                         },
@@ -82,8 +79,10 @@ void Fleet::handle(Event event) {
              event.what);
   advance_migrations(now_ns);
   spread_queue(now_ns);
+  balance(now_ns);
   watch(now_ns);
   regroup(now_ns);
+  tell_replicas_wanted(now_ns);
   now_ns_ = now_ns;
 }
 
@@ -100,6 +99,9 @@ void Fleet::regroup(TimeNs now_ns) {
   }
   if (config.drop == DropPolicy::kPaper && !grouping_.busy()) {
     drop_or_restore(now_ns);
+  }
+  if (config.drop == DropPolicy::kReleased && !grouping_.busy()) {
+    drop_by_vote(now_ns);
   }
   if (weighs(config)) {
     weigh(now_ns);
@@ -129,26 +131,26 @@ void Fleet::on(Arrival& arrival, TimeNs now_ns) {
 }
 
 void Fleet::place(Arrival& arrival, TimeNs now_ns) {
-  candidates_.clear();
-  candidate_replicas_.clear();
+  candidates_.views.clear();
+  candidates_.replicas.clear();
   std::size_t turn = 0;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     if (in_service(i)) {
       turn = i < turn_ ? turn + 1 : turn;
-      candidates_.push_back({seen_[i], {}});
-      candidate_replicas_.push_back(i);
+      candidates_.views.push_back({seen_[i], {}});
+      candidates_.replicas.push_back(i);
     }
   }
-  if (candidates_.empty()) {
+  if (candidates_.views.empty()) {
     await_survivors(arrival, now_ns);
     return;
   }
   std::size_t chosen = 0;
   std::vector<std::size_t> to_grow;  // candidates that can hold the request with their neighbours
-  if (candidates_.size() > 1 || scales()) {
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      candidates_[i].expected =
-          stations_[candidate_replicas_[i]].engine->prospect(arrival.request, now_ns);
+  if (candidates_.views.size() > 1 || scales()) {
+    for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
+      candidates_.views[i].expected =
+          stations_[candidates_.replicas[i]].engine->prospect(arrival.request, now_ns);
     }
     if (scales()) {
       if (grouping_.config().scale == ScalePolicy::kNeighbours) {
@@ -160,10 +162,10 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
         pass_over_closing();
       }
     }
-    chosen = choose_replica(router_, candidates_, turn % candidates_.size());
+    chosen = choose_replica(dispatch_.router, candidates_.views, turn % candidates_.views.size());
   }
   const bool grows = std::find(to_grow.begin(), to_grow.end(), chosen) != to_grow.end();
-  chosen = candidate_replicas_[chosen];
+  chosen = candidates_.replicas[chosen];
   turn_ = (chosen + 1) % stations_.size();
   const ReplicaId replica{static_cast<std::int32_t>(chosen)};
   if (grows) {
@@ -240,116 +242,6 @@ void Fleet::on(const Cancel& cancel, TimeNs now_ns) {
   }
 }
 
-void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
-  const auto migration = migrations_.find(copied.id);
-  if (migration != migrations_.end()) {  // else a replica that takes part has failed meanwhile
-    watches_[index_of(migration->second.to)].since_ns = now_ns;
-    follow(copied.id, migration->second.steps.copied(now_ns));
-  }
-}
-
-void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
-  OutputBatch batch{.at_ns = now_ns, .replica = from};
-  batch.outputs.emplace_back(
-      MigrationAnswered{want.wish_id, migrate(from, want.to, want.requests, now_ns)});
-  batch.observation = at(from).observe();
-  sink_.emit(std::move(batch));
-}
-
-Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns) {
-  if (exchange_ == nullptr || from == to) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "requests cannot move from replica {} to replica {}: name two replicas of a "
-                      "server that has several",
-                      from.value, to.value);
-  }
-  for (const ReplicaId replica : {from, to}) {
-    if (!serves_alone(replica)) {
-      return make_error(ErrorCode::kUnavailable,
-                        "replica {} is in a group, about to be, or out of service: requests move "
-                        "between replicas that serve alone",
-                        replica.value);
-    }
-  }
-  const auto moves = [this](RequestId request) {
-    return std::any_of(migrations_.begin(), migrations_.end(),
-                       [&](const auto& one) { return one.second.steps.request() == request; }) ||
-           std::any_of(to_migrate_.begin(), to_migrate_.end(),
-                       [&](const ToMigrate& one) { return one.request == request; });
-  };
-  int chosen = 0;
-  for (const RequestId request : at(from).decoding()) {
-    if (chosen == requests) {
-      break;
-    }
-    if (!moves(request)) {
-      to_migrate_.push_back({request, from, to});
-      chosen += begin_migrations(now_ns) ? 1 : 0;
-    }
-  }
-  return chosen;
-}
-
-bool Fleet::serves_alone(ReplicaId replica) const {
-  return !grouping_.changes(replica) && !grouping_.is_group(replica) &&
-         in_service(index_of(replica));
-}
-
-// Begins the migrations that wait, as far as few move to the same replica. Returns false if the
-// last one of them has ended already.
-bool Fleet::begin_migrations(TimeNs now_ns) {
-  bool last_goes_on = true;
-  for (std::size_t i = 0; i < to_migrate_.size();) {
-    const ToMigrate next = to_migrate_[i];
-    if (std::count_if(migrations_.begin(), migrations_.end(), [&](const auto& one) {
-          return one.second.to == next.to;
-        }) >= kMigrationsToOne) {
-      ++i;
-      last_goes_on = true;
-      continue;
-    }
-    to_migrate_.erase(to_migrate_.begin() + static_cast<std::ptrdiff_t>(i));
-    last_goes_on = serves_alone(next.from) && serves_alone(next.to);
-    if (last_goes_on) {
-      const CopyId id{++last_copy_};
-      Migration& migration =
-          migrations_
-              .try_emplace(
-                  id, Migration{next.from, next.to, {next.request, at(next.from), at(next.to)}})
-              .first->second;
-      auto blocks = migration.steps.begin(now_ns);
-      last_goes_on = !migration.steps.ended();
-      follow(id, std::move(blocks));
-    }
-  }
-  return last_goes_on;
-}
-
-// Lets the migrations go on whose request has left a step.
-void Fleet::advance_migrations(TimeNs now_ns) {
-  for (auto next = migrations_.begin(); next != migrations_.end();) {
-    auto& [id, migration] = *next++;
-    follow(id, migration.steps.source_advanced(now_ns));
-  }
-  begin_migrations(now_ns);
-}
-
-// Does what a migration asks for, and forgets it once it has ended.
-void Fleet::follow(CopyId id, std::optional<std::vector<BlockMove>> blocks) {
-  const Migration& migration = migrations_.at(id);
-  if (blocks) {
-    exchange_->copy(id, migration.from, migration.to, *std::move(blocks));
-  }
-  if (!migration.steps.ended()) {
-    return;
-  }
-  const auto owner = owner_.find(migration.steps.request());
-  if (migration.steps.adopted() && owner != owner_.end()) {
-    owner->second = migration.to;
-  }
-  migrations_.erase(id);
-}
-
 void Fleet::tick(TimeNs now_ns) {
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     Engine& engine = *stations_[i].engine;
@@ -402,6 +294,13 @@ void Fleet::spread_queue(TimeNs now_ns) {
 
 std::optional<TimeNs> Fleet::next_deadline_ns() const {
   std::optional<TimeNs> next_ns = grouping_.next_deadline_ns();
+  if (const auto wanted_ns = shortage_.demand.next_ns()) {
+    next_ns = std::min(next_ns.value_or(*wanted_ns), *wanted_ns);
+  }
+  if (const auto vote_ns = shortage_.vote.next_ns(); vote_ns && !grouping_.busy()) {
+    const TimeNs look_ns = std::max(*vote_ns, now_ns_ + kNsPerS / 10);
+    next_ns = std::min(next_ns.value_or(look_ns), look_ns);
+  }
   for (const HeldRequest& held : held_) {
     if (held.expires_ns() >= 0) {
       next_ns = std::min(next_ns.value_or(held.expires_ns()), held.expires_ns());

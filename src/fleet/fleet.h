@@ -16,7 +16,10 @@
 #include "control/arrival_rate.h"
 #include "control/load.h"
 #include "control/outlook.h"
+#include "control/replica_demand.h"
 #include "engine/engine.h"
+#include "fleet/balancing.h"
+#include "fleet/dropping.h"
 #include "fleet/grouping.h"
 #include "fleet/live_migration.h"
 #include "fleet/router.h"
@@ -44,10 +47,11 @@ struct Member {
 // would refuse it, it waits for a group of replicas that can hold it if the scale policy may form
 // one, else one of them refuses it. A request that waits in one replica moves to another
 // that has room for it and is predicted to give its first token sooner. A request that decodes
-// moves with its KV if an operator asks for it. Outputs of one request are in order, and every
-// Accepted is followed by exactly one Finished, whichever replicas the request was in (invariant
-// 7). Replicas can become one group and part again while requests go on (Regrouping); a group
-// serves under the id of its first replica.
+// moves with its KV if an operator asks for it, or if the policy finds its replica short of KV and
+// another one not. Outputs of one request are in order, and every Accepted is followed by exactly
+// one Finished, whichever replicas the request was in (invariant 7). Replicas can become one group
+// and part again while requests go on (Regrouping); a group serves under the id of its first
+// replica.
 //
 // A replica whose devices fail goes out of service. Its requests go on in other replicas, where
 // their KV is computed again from their tokens, and wait in the fleet until one can hold them. A
@@ -58,7 +62,7 @@ class Fleet : private TokenSink {
  public:
   // Requires a member. The KV blocks of all members have the same size. Without an exchange, which
   // must outlive the fleet, requests that decode stay where they are.
-  Fleet(RouterPolicy router, const std::vector<Member>& members, TokenSink& sink,
+  Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& sink,
         KvExchange* exchange = nullptr, GroupConfig groups = {});
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
@@ -74,9 +78,9 @@ class Fleet : private TokenSink {
   // is needed.
   std::optional<TimeNs> next_deadline_ns() const;
 
-  // Chooses up to `requests` requests that decode in one replica, the shortest first, to move to
-  // another, a few at a time. Returns how many were chosen. Each may still stay, if it ends before
-  // or the other replica has no room for it.
+  // Chooses up to `requests` requests that decode in one replica, in the order of
+  // Scheduler::all_decoding(), to move to another, a few at a time. Returns how many were chosen.
+  // Each may still stay, if it ends before or the other replica has no room for it.
   Result<int> migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns);
 
   bool idle() const;
@@ -103,6 +107,7 @@ class Fleet : private TokenSink {
   // To form groups: the policies ask for none before a time that is later after each failure.
   struct Attempts {
     TimeNs not_before_ns = 0;
+    int failed_in_a_row = 0;
     std::uint64_t failures_seen = 0;  // of Grouping::failures()
   };
   // A replica or group in service whose load is weighed.
@@ -116,6 +121,17 @@ class Fleet : private TokenSink {
     ArrivalRate arrivals;                 // of all requests
     std::deque<TimeNs> long_arrivals_ns;  // of requests that need a group
     TimeNs next_ns = 0;
+  };
+  // Replicas in service, one of which gets the request that is being placed.
+  struct Candidates {
+    std::vector<ReplicaView> views;
+    std::vector<std::size_t> replicas;  // one for each view
+  };
+  // What is remembered while queued requests lack KV.
+  struct Shortage {
+    DropVote vote;  // of `--drop released`
+    ReplicaDemand demand;
+    std::optional<ReplicasWanted> told;
   };
   struct ToMigrate {
     RequestId request;
@@ -154,7 +170,10 @@ class Fleet : private TokenSink {
   bool scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns);
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
+  std::optional<std::vector<DropCandidate>> drop_candidates() const;
   void drop_or_restore(TimeNs now_ns);
+  void drop_by_vote(TimeNs now_ns);
+  void tell_replicas_wanted(TimeNs now_ns);
   struct Asked {
     RequestId id;
     std::int64_t prompt_tokens = 0;
@@ -165,6 +184,7 @@ class Fleet : private TokenSink {
   void remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns);
   void forget_groups(const GroupWish& wish);
   void forget_parted();
+  bool weighs(GroupBy by) const;
   void weigh(TimeNs now_ns);
   bool regroups(TimeNs now_ns);
   bool part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns);
@@ -193,17 +213,21 @@ class Fleet : private TokenSink {
   void watch_preparations(std::size_t index, TimeNs now_ns);
   void take_out_late(ReplicaId replica, TimeNs timeout_ns, TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
-  void forget_migrations(ReplicaId replica, TimeNs now_ns);
+  void forget_migrations(const std::vector<ReplicaId>& failed, TimeNs now_ns);
   int longest_tokens() const;
   void tick(TimeNs now_ns);
   void spread_queue(TimeNs now_ns);
-  bool serves_alone(ReplicaId replica) const;
+  bool may_exchange(ReplicaId replica) const;
   bool begin_migrations(TimeNs now_ns);
+  bool begin_migration(const ToMigrate& next, TimeNs now_ns);
+  void balance(TimeNs now_ns);
+  std::optional<RequestId> to_give(std::size_t giver, std::size_t taker) const;
+  bool migrates(ReplicaId replica) const;
   void advance_migrations(TimeNs now_ns);
   void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;
 
-  const RouterPolicy router_;
+  const Dispatch dispatch_;
   TokenSink& sink_;
   KvExchange* const exchange_;
   // KV blocks of a group of 2^k replicas. One entry: the scale policy forms none.
@@ -213,8 +237,7 @@ class Fleet : private TokenSink {
   Grouping grouping_;
   std::vector<Observation> seen_;                   // by replica, of its latest batch
   std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
-  std::vector<ReplicaView> candidates_;             // members, so that their memory is reused
-  std::vector<std::size_t> candidate_replicas_;
+  Candidates candidates_;                           // a member, so that its memory is reused
   std::size_t turn_ = 0;
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
@@ -223,6 +246,7 @@ class Fleet : private TokenSink {
   std::map<std::pair<ReplicaId, std::size_t>, TimeNs> formed_;
   Attempts attempts_;
   Weighing weighing_;
+  Shortage shortage_;
   TimeNs now_ns_ = 0;  // of the latest event
   std::uint64_t last_copy_ = 0;
 };

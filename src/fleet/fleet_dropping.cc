@@ -1,15 +1,15 @@
-// Replicas drop layers that others hold while KV is short (KunServe section 4.1).
+// Replicas drop layers that others hold while KV is short (KunServe section 4.1), and more replicas
+// are wanted if that does not suffice.
+
+#include <algorithm>
 
 #include "cost/memory.h"
 #include "fleet/fleet.h"
 
 namespace protean {
 
-// Forms or parts groups by layers if the policy finds a reason.
-void Fleet::drop_or_restore(TimeNs now_ns) {
-  if (now_ns < attempts_.not_before_ns) {
-    return;
-  }
+// Returns all that serve; nothing while the KV cache of one may be about to grow.
+std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
   std::vector<DropCandidate> candidates;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
@@ -17,7 +17,7 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
       continue;
     }
     if (!stations_[i].engine->form_at_rest()) {
-      return;  // its KV cache may be about to grow
+      return std::nullopt;
     }
     std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
     const auto count = static_cast<std::int64_t>(replicas.size());
@@ -29,18 +29,75 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
          .kv_blocks_awaited = seen_[i].kv_blocks_awaited,
          .whole_kv_blocks = count * grouping_.config().form.kv.blocks});
   }
+  return candidates;
+}
+
+// Forms or parts groups by layers if the policy finds a reason.
+void Fleet::drop_or_restore(TimeNs now_ns) {
+  const auto candidates = now_ns < attempts_.not_before_ns ? std::nullopt : drop_candidates();
+  if (!candidates) {
+    return;
+  }
   const GroupConfig& config = grouping_.config();
   const DropCosts costs{.copy_bytes = weight_bytes(config.spec, config.form),
                         .block_bytes = kv_block_bytes(config.spec, config.form.kv),
                         .layers = config.spec.layers};
-  if (const auto drop = choose_drop(candidates, costs)) {
+  if (const auto drop = choose_drop(*candidates, costs)) {
     if (!grouping_.want(*drop, "queued requests lack KV", false, now_ns).ok()) {
       attempts_.not_before_ns = now_ns + kNsPerS;
     }
     count_failures(now_ns);
-  } else if (const auto restore = choose_restore(candidates)) {
+  } else if (const auto restore = config.restores ? choose_restore(*candidates) : std::nullopt) {
     (void)grouping_.want(*restore, "KV in use fits the replicas with all layers", false, now_ns);
   }
+}
+
+// Forms or parts groups by layers if the replicas vote for it.
+void Fleet::drop_by_vote(TimeNs now_ns) {
+  const auto candidates = now_ns < attempts_.not_before_ns ? std::nullopt : drop_candidates();
+  const auto wish = candidates ? shortage_.vote.vote(*candidates, now_ns) : std::nullopt;
+  if (!wish) {
+    return;
+  }
+  const bool restores = wish->groups.front().size() == 1;
+  const bool begun = grouping_
+                         .want(*wish,
+                               restores ? "nothing waits, KV in use is at most half and falls"
+                                        : "the replicas' KV is full, by a vote",
+                               false, now_ns)
+                         .ok();
+  if (!begun) {
+    attempts_.not_before_ns = now_ns + kNsPerS;
+  }
+  count_failures(now_ns);
+}
+
+// Tells how many replicas are wanted, if that has changed.
+void Fleet::tell_replicas_wanted(TimeNs now_ns) {
+  KvShortage kv{.replicas = static_cast<int>(stations_.size())};
+  ReplicasWanted now{.serving = 0, .wanted = 0};
+  std::int64_t most_each = 0;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    now.serving += stations_[i].failure.empty() ? 1 : 0;
+    if (in_service(i)) {
+      const Observation& seen = seen_[i];
+      kv.lacking_blocks += seen.kv_blocks_awaited - (seen.kv_blocks - seen.kv_blocks_used);
+      const ReplicaId replica{static_cast<std::int32_t>(i)};
+      most_each = std::max(most_each, seen.kv_blocks / std::ssize(grouping_.replicas_of(replica)));
+    }
+  }
+  const std::int64_t loaded = grouping_.config().form.kv.blocks;
+  kv.blocks_each = loaded > 0 ? loaded : most_each;
+  shortage_.demand.see(kv, now_ns);
+  now.wanted = shortage_.demand.wanted();
+  if (shortage_.told == now) {
+    return;
+  }
+  shortage_.told = now;
+  OutputBatch batch{.at_ns = now_ns};
+  batch.observation = at(ReplicaId{0}).observe();
+  batch.replicas_wanted = now;
+  sink_.emit(std::move(batch));
 }
 
 }  // namespace protean

@@ -130,8 +130,8 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   if (!station.failure.empty()) {
     return;
   }
-  forget_migrations(replica, now_ns);
   const std::vector<ReplicaId> engines = grouping_.engines_of(replica);
+  forget_migrations(engines, now_ns);
   station.failure = why;
   station.executor->own().give_up();
   for (const ReplicaId engine : engines) {
@@ -149,11 +149,14 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   grouping_.fail(replica, why, now_ns);
 }
 
-void Fleet::forget_migrations(ReplicaId replica, TimeNs now_ns) {
+void Fleet::forget_migrations(const std::vector<ReplicaId>& failed, TimeNs now_ns) {
+  const auto fails = [&failed](ReplicaId replica) {
+    return std::find(failed.begin(), failed.end(), replica) != failed.end();
+  };
   for (auto next = migrations_.begin(); next != migrations_.end();) {
     Migration& migration = next->second;
-    const bool source = migration.from == replica;
-    const bool concerned = source || migration.to == replica;
+    const bool source = fails(migration.from);
+    const bool concerned = source || fails(migration.to);
     if (concerned) {
       migration.steps.forget(source, now_ns);
     }

@@ -61,16 +61,16 @@ ScaleCandidate Fleet::candidate_of(std::size_t index) const {
 // Groups that wait for their end get no request that another replica takes.
 void Fleet::pass_over_closing() {
   const auto closing = [this](std::size_t i) {
-    return is_closing(candidate_of(candidate_replicas_[i]));
+    return is_closing(candidate_of(candidates_.replicas[i]));
   };
-  const auto takes = [this](std::size_t i) { return !candidates_[i].expected.refusal; };
+  const auto takes = [this](std::size_t i) { return !candidates_.views[i].expected.refusal; };
   bool others = false;
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+  for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
     others = others || (takes(i) && !closing(i));
   }
-  for (std::size_t i = 0; others && i < candidates_.size(); ++i) {
+  for (std::size_t i = 0; others && i < candidates_.views.size(); ++i) {
     if (closing(i)) {
-      candidates_[i].expected.refusal =
+      candidates_.views[i].expected.refusal =
           make_error(ErrorCode::kUnavailable, "the group is about to part");
     }
   }
@@ -99,7 +99,7 @@ bool Fleet::could_grow_for(const Request& request) const {
 
 // Accepts a request that no replica can hold now and a group could. Returns false if none could.
 bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
-  if (!std::all_of(candidates_.begin(), candidates_.end(), too_long) ||
+  if (!std::all_of(candidates_.views.begin(), candidates_.views.end(), too_long) ||
       !could_grow_for(arrival.request)) {
     return false;
   }
@@ -111,9 +111,9 @@ bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
 // them. Nothing if no group could hold it.
 std::vector<std::size_t> Fleet::overlook_length(const Request& request) {
   std::vector<std::size_t> small;
-  for (std::size_t i = 0; i < candidates_.size() && could_grow_for(request); ++i) {
-    if (too_long(candidates_[i])) {
-      candidates_[i].expected.refusal.reset();
+  for (std::size_t i = 0; i < candidates_.views.size() && could_grow_for(request); ++i) {
+    if (too_long(candidates_.views[i])) {
+      candidates_.views[i].expected.refusal.reset();
       small.push_back(i);
     }
   }
@@ -204,8 +204,10 @@ void Fleet::count_failures(TimeNs now_ns) {
     return;
   }
   attempts_.failures_seen = grouping_.failures().count;
-  attempts_.not_before_ns =
-      now_ns + (kNsPerS << std::clamp(grouping_.failures().in_a_row - 1, 0, kMostDoublings));
+  const TimeNs since_pause_ns = now_ns - attempts_.not_before_ns;
+  int& in_a_row = attempts_.failed_in_a_row;
+  in_a_row = since_pause_ns > kNsPerS << kMostDoublings ? 0 : in_a_row;
+  attempts_.not_before_ns = now_ns + (kNsPerS << std::min(in_a_row++, kMostDoublings));
   for (HeldRequest& held : held_) {
     ++held.failed_attempts;
   }

@@ -119,7 +119,7 @@ struct Scene {
       executors.push_back(std::make_unique<HeldExecutor>());
       members.push_back({config, executors.back().get()});
     }
-    fleet = std::make_unique<Fleet>(router, members, sink);
+    fleet = std::make_unique<Fleet>(Dispatch{router}, members, sink);
   }
   void send(auto what, ReplicaId replica = {}) {
     fleet->handle({now_ns, std::move(what), replica});

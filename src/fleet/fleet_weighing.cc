@@ -23,6 +23,13 @@ bool weighs(const GroupConfig& config) {
   return config.scale == ScalePolicy::kJoint || config.drop == DropPolicy::kJoint;
 }
 
+// Returns true if groups of this kind are formed and parted by what that is predicted to save.
+bool Fleet::weighs(GroupBy by) const {
+  const GroupConfig& config = grouping_.config();
+  return by == GroupBy::kShards ? config.scale == ScalePolicy::kJoint
+                                : config.drop == DropPolicy::kJoint;
+}
+
 // Counts a request that was just placed, unless it was refused.
 void Fleet::count_arrival(const Asked& asked, TimeNs now_ns) {
   const bool accepted = owner_.contains(asked.id) ||
@@ -99,7 +106,7 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
     const ReplicaId replica{static_cast<std::int32_t>(unit.index)};
     const Engine& engine = *stations_[unit.index].engine;
     const auto since = formed_.find(std::pair(replica, static_cast<std::size_t>(unit.replicas)));
-    if (since == formed_.end() || !engine.form_at_rest()) {
+    if (since == formed_.end() || !engine.form_at_rest() || !weighs(grouping_.by(replica))) {
       continue;
     }
     const Load load = load_of(std::span(&unit, 1), one);
@@ -131,11 +138,11 @@ bool Fleet::stays_together(ReplicaId replica, const std::vector<Unit>& units, co
                            TimeNs now_ns) {
   const auto unit = std::find_if(units.begin(), units.end(),
                                  [&](const Unit& some) { return some.index == index_of(replica); });
-  if (unit == units.end()) {
+  const Group& group = grouping_.group(replica);
+  if (unit == units.end() || !weighs(group.by)) {
     return false;
   }
   const Load load = load_of(std::span(&*unit, 1), one);
-  const Group& group = grouping_.group(replica);
   Way stays = unit->view.way;
   stays.course.to.kv_blocks = static_cast<double>(most_kv_blocks(grouping_.config(), group.wide));
   stays.course = {.from = stays.course.to, .to = stays.course.to};
@@ -192,12 +199,12 @@ double Fleet::seconds_to_part(const FormView& view, const Load& load) const {
              view.copy_bytes_per_s;
 }
 
-// Returns how a group's homes would serve, at the speed that its steps have taught.
+// Returns how a group's homes would serve, at the speed that their own steps have taught: what a
+// group's steps teach is also how far its sums are from what is assumed of them.
 Way Fleet::as_homes(const Unit& unit, const Load& load, TimeNs now_ns) const {
   const Group& group = grouping_.group(ReplicaId{static_cast<std::int32_t>(unit.index)});
   const FormView home = *group.first->form_view(now_ns);
   Way way = home.way;
-  way.speed.learn(unit.view.way.speed);
   way.units = kHomes;
   way.course.from = unit.view.way.course.to;
   way.course.from.kv_blocks /= kHomes;
@@ -216,7 +223,9 @@ std::optional<Way> Fleet::as_group(const Unit& unit, GroupBy by, const Load& loa
   }
   const EngineConfig engine = config.wide_engine(*wide);
   Way way = unit.view.way;
-  way.speed = way.speed.at_cost(engine.step_cost);
+  if (engine.step_cost.is_known()) {
+    way.speed = way.speed.at_cost(engine.step_cost);
+  }
   way.serving.most_sequences = engine.scheduler.max_num_seqs;
   way.serving.steps_in_flight = engine.scheduler.steps_in_flight;
   way.course.from.kv_blocks *= kHomes;
@@ -249,10 +258,8 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
   }
   std::vector<GroupBy> ways;
   std::vector<Outlook> groups;
-  for (const auto& [by, asked] :
-       {std::pair(GroupBy::kShards, grouping_.config().scale == ScalePolicy::kJoint),
-        {GroupBy::kLayers, grouping_.config().drop == DropPolicy::kJoint}}) {
-    if (const auto way = asked ? as_group(unit, by, load) : std::nullopt) {
+  for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
+    if (const auto way = weighs(by) ? as_group(unit, by, load) : std::nullopt) {
       ways.push_back(by);
       groups.push_back(outlook_of(*way, load, false));
     }

@@ -113,7 +113,7 @@ struct GroupScene {
                          options.device_timeout_ns});
     }
     const auto wide = [options, this](const Form& group) { return engine_of(options, group); };
-    fleet = std::make_unique<Fleet>(RouterPolicy::kLeastLoaded, members, sink, nullptr,
+    fleet = std::make_unique<Fleet>(Dispatch{RouterPolicy::kLeastLoaded}, members, sink, nullptr,
                                     GroupConfig{.devices = &devices,
                                                 .spec = group_spec(),
                                                 .budget = budget,

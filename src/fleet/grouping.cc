@@ -1,6 +1,7 @@
 #include "fleet/grouping.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "base/check.h"
@@ -200,7 +201,7 @@ Status Grouping::check_wish(const GroupWish& wish) const {
   }
   std::set<ReplicaId> named;
   for (const Replicas& group : wish.groups) {
-    if (group.empty() || (group.size() & (group.size() - 1)) != 0) {
+    if (!std::has_single_bit(group.size())) {
       return refused("a group has {} replicas: name 1, 2, 4 or 8", group.size());
     }
     for (const ReplicaId replica : group) {
@@ -332,9 +333,9 @@ bool Grouping::on(const MorphDone& done, TimeNs now_ns) {
   return Regrouping::owns(done.id);
 }
 
-void Grouping::step_done(ReplicaId replica) {
+void Grouping::step_done(ReplicaId replica, TimeNs now_ns) {
   if (running_) {
-    running_->step_done(replica);
+    running_->step_done(replica, now_ns);
   }
 }
 
@@ -353,7 +354,6 @@ void Grouping::advance(TimeNs now_ns) {
     moved_.insert(moved_.end(), moved.begin(), moved.end());
     if (auto failure = running_->take_failure()) {
       ++failures_.count;
-      ++failures_.in_a_row;
       failures_.latest = *std::move(failure);
     }
     if (!running_->ended()) {
@@ -397,9 +397,7 @@ void Grouping::finish() {
     groups_[index(record.replicas.front())].push_back(running_->take_group());
   }
   running_ = nullptr;
-  if (record.failure.empty()) {
-    failures_.in_a_row = 0;
-  } else {
+  if (!record.failure.empty()) {
     ++status_.failures_total;
     if (!as_wanted) {
       keep_groups();

@@ -35,7 +35,7 @@ class Grouping {
   // Returns true if the event was about a step of a regrouping.
   bool on(const MorphReady& ready, TimeNs now_ns);
   bool on(const MorphDone& done, TimeNs now_ns);
-  void step_done(ReplicaId replica);  // before its engine is told
+  void step_done(ReplicaId replica, TimeNs now_ns);  // before its engine is told
   // Does what can be done now. Must be called after each event.
   void advance(TimeNs now_ns);
   std::optional<TimeNs> next_deadline_ns() const;
@@ -80,7 +80,6 @@ class Grouping {
   // Steps that failed and changes that were given up or ordered back, so far.
   struct Failures {
     std::uint64_t count = 0;
-    int in_a_row = 0;  // since a change ended without a failure
     std::string latest;
   };
   const Failures& failures() const { return failures_; }

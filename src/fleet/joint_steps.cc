@@ -7,12 +7,15 @@
 
 namespace protean {
 
-void JointSteps::dispatch() {
+void JointSteps::dispatch(TimeNs now_ns) {
   const auto any_waits = [this] {
     return std::any_of(waiting_.begin(), waiting_.end(),
                        [](const auto& plans) { return !plans.empty(); });
   };
   while (std::ssize(in_flight_) < at_once_ && any_waits()) {
+    if (in_flight_.empty()) {
+      pace_.step_begun(now_ns);
+    }
     std::vector<StepPlan> plans(waiting_.size());
     std::vector<bool>& not_done = in_flight_.emplace_back(waiting_.size(), false);
     for (std::size_t home = 0; home < waiting_.size(); ++home) {
@@ -27,13 +30,14 @@ void JointSteps::dispatch() {
 }
 
 // A home's steps end in order, so this is the end of its oldest one.
-void JointSteps::done(std::size_t home) {
+void JointSteps::done(std::size_t home, TimeNs now_ns) {
   const auto step = std::find_if(in_flight_.begin(), in_flight_.end(),
                                  [home](const auto& not_done) { return not_done[home]; });
   check(step != in_flight_.end(), "only a step in flight can end");
   (*step)[home] = false;
   if (std::none_of(step->begin(), step->end(), [](bool waits) { return waits; })) {
     in_flight_.erase(step);
+    pace_.step_done(now_ns);
   }
 }
 

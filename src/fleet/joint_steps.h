@@ -6,6 +6,7 @@
 
 #include "base/replica_id.h"
 #include "contract/step.h"
+#include "fleet/exchange_pace.h"
 #include "ports/device_groups.h"
 #include "ports/executor.h"
 
@@ -22,10 +23,16 @@ class JointSteps {
 
   void add(std::size_t home, StepPlan plan) { waiting_[home].push_back(std::move(plan)); }
   // Starts what may start. Must be called once all engines have planned what they can.
-  void dispatch();
+  void dispatch(TimeNs now_ns);
   // A StepDone of a home has come.
-  void done(std::size_t home);
+  void done(std::size_t home, TimeNs now_ns);
   bool quiet() const;
+
+  // The devices change what they hold before the next joint step, and move the KV of so many
+  // layers; they have done so. Returns how many may move next, at most `most`.
+  void changing(int layers, TimeNs now_ns) { pace_.committed(layers, !in_flight_.empty(), now_ns); }
+  void changed(TimeNs now_ns) { pace_.morph_done(now_ns); }
+  int layers_at_once(int most) const { return pace_.layers(most, !quiet()); }
 
  private:
   DeviceGroups& devices_;
@@ -33,6 +40,7 @@ class JointSteps {
   std::vector<std::deque<StepPlan>> waiting_;  // by home
   std::deque<std::vector<bool>> in_flight_;    // by home: its plan is not done
   const int at_once_;
+  ExchangePace pace_;
 };
 
 // The executor of one replica's engine: the replica's own, or while it is a home of a group that

@@ -129,13 +129,15 @@ class AnswerSink : public TokenSink {
 
 // A fleet whose executors work when the test says so.
 struct MigrationScene : KvExchange {
-  explicit MigrationScene(const std::vector<std::int64_t>& blocks) {
+  explicit MigrationScene(const std::vector<std::int64_t>& blocks,
+                          MigratePolicy migrate = MigratePolicy::kOff) {
     std::vector<Member> members;
     for (const std::int64_t count : blocks) {
       executors.push_back(std::make_unique<KvExecutor>(count));
       members.push_back({config_of(count), executors.back().get()});
     }
-    fleet = std::make_unique<Fleet>(RouterPolicy::kRoundRobin, members, sink, this);
+    fleet =
+        std::make_unique<Fleet>(Dispatch{RouterPolicy::kRoundRobin, migrate}, members, sink, this);
   }
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override {
     ++copies;
@@ -350,13 +352,34 @@ TEST(LiveMigration, AReplicaWithoutRoomTakesNothing) {
   scene.expect_nothing_left();
 }
 
+// Replica 0 has the long requests, and their KV together is more than it has.
+TEST(LiveMigration, AReplicaThatRunsShortOfKvGivesRequestsAway) {
+  for (const MigratePolicy policy : {MigratePolicy::kOff, MigratePolicy::kLoad}) {
+    MigrationScene scene({40, 40}, policy);
+    for (std::uint64_t id = 1; id <= 6; ++id) {  // every other one in replica 0
+      scene.arrive(id, id % 2 == 1 ? 20 : 1, id % 2 == 1 ? 60 : 1);
+    }
+    scene.work_to_the_end();
+    const bool moves = policy == MigratePolicy::kLoad;
+    EXPECT_EQ(scene.adopted_with_kv() > 0, moves);
+    EXPECT_EQ(scene.fleet->observe(ReplicaId{0}).preemptions_total == 0, moves);
+    EXPECT_EQ(scene.fleet->observe(ReplicaId{1}).preemptions_total, 0);
+    for (const auto& [id, request] : scene.asked) {
+      scene.expect_answer(id);
+    }
+    scene.expect_nothing_left();
+  }
+}
+
 // Random arrivals, cancels and migrations between replicas that are often full, in random order: no
-// token is lost, repeated or different, and no block, place or request is left.
+// token is lost, repeated or different, and no block, place or request is left. In every third run
+// the load moves requests too.
 TEST(LiveMigration, AThousandMovesAtRandomMomentsChangeNoToken) {
   std::int64_t moved = 0;
+  std::int64_t moved_by_load = 0;
   std::int64_t called_off = 0;
   std::int64_t preemptions = 0;
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int limit) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
@@ -366,7 +389,8 @@ TEST(LiveMigration, AThousandMovesAtRandomMomentsChangeNoToken) {
     for (int i = 0; i < replicas; ++i) {
       blocks.push_back(60 + below(100));
     }
-    MigrationScene scene(blocks);
+    const bool by_load = seed % 3 == 2;
+    MigrationScene scene(blocks, by_load ? MigratePolicy::kLoad : MigratePolicy::kOff);
     std::int64_t begun = 0;
     for (int event = 0; event < 2'500; ++event) {
       const int dice = below(100);
@@ -375,7 +399,7 @@ TEST(LiveMigration, AThousandMovesAtRandomMomentsChangeNoToken) {
       } else if (dice < 5 && !scene.asked.empty()) {
         scene.send(Cancel{RequestId{
             1 + static_cast<std::uint64_t>(below(static_cast<int>(scene.asked.size())))}});
-      } else if (dice < 12) {
+      } else if (dice < 12 && !by_load) {
         const ReplicaId from{below(replicas)};
         const ReplicaId to{(from.value + 1 + below(replicas - 1)) % replicas};
         begun += scene.fleet->migrate(from, to, 1 + below(3), scene.now_ns).value();
@@ -393,10 +417,15 @@ TEST(LiveMigration, AThousandMovesAtRandomMomentsChangeNoToken) {
     for (std::int32_t replica = 0; replica < replicas; ++replica) {
       preemptions += scene.fleet->observe(ReplicaId{replica}).preemptions_total;
     }
-    moved += scene.adopted_with_kv();
-    called_off += begun - scene.adopted_with_kv();
+    if (by_load) {
+      moved_by_load += scene.adopted_with_kv();
+    } else {
+      moved += scene.adopted_with_kv();
+      called_off += begun - scene.adopted_with_kv();
+    }
   }
   EXPECT_GT(moved, 1'000);
+  EXPECT_GT(moved_by_load, 100);
   EXPECT_GT(called_off, 100);
   EXPECT_GT(preemptions, 100);
 }

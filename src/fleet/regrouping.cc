@@ -17,6 +17,10 @@ Form numbered(const Form& form) {
   return joined_form(form, 1);
 }
 
+bool moves_kv(const MorphStep& step) {
+  return std::get<HoldShards>(step).component == Component::kAttention;
+}
+
 }  // namespace
 
 std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
@@ -88,9 +92,11 @@ void Regrouping::turn(bool together, const std::string& why) {
   if (together == together_ || stage_ == Stage::kEnded) {
     return;
   }
+  // A group that has waited to part goes on as it was.
+  const bool stays = waits_to_part();
   together_ = together;
   record_.together = together;
-  record_.failure = why;
+  (stays ? record_.reason : record_.failure) = why;
   news_.failure = together ? news_.failure : why;
   wait_.until_ns = 0;
   if (stage_ == Stage::kMoving) {
@@ -150,7 +156,7 @@ void Regrouping::advance(TimeNs now_ns) {
     more = stage_ != before;
   }
   if (joint_) {
-    joint_->dispatch();
+    joint_->dispatch(now_ns_);
   }
 }
 
@@ -291,9 +297,15 @@ void Regrouping::move() {
 }
 
 void Regrouping::prepare() {
-  const std::vector<MorphStep> next(
-      steps_.begin(),
-      steps_.begin() + std::min<std::ptrdiff_t>(std::ssize(steps_), config_.steps_at_once));
+  int layers_left = joint_->layers_at_once(config_.steps_at_once);
+  std::vector<MorphStep> next;
+  for (const MorphStep& step : steps_) {
+    layers_left -= moves_kv(step) ? 1 : 0;
+    if (std::ssize(next) == config_.steps_at_once || layers_left < 0) {
+      break;
+    }
+    next.push_back(step);
+  }
   const std::size_t count = preparable(config_.spec, form_, next, config_.budget);
   for (std::size_t i = 0; i < count; ++i) {
     const MorphId id{kFirstId + ++*generation_};
@@ -307,8 +319,10 @@ void Regrouping::prepare() {
 // told first which blocks hold any.
 void Regrouping::commit() {
   Executor& executor = at(first()).executor->own();
+  int layers = 0;
   for (Step& step : preparing_) {
-    if (std::get<HoldShards>(step.step).component == Component::kAttention) {
+    if (moves_kv(step.step)) {
+      ++layers;
       std::vector<std::vector<BlockId>> live;
       for (std::size_t home = 0; home < count(); ++home) {
         live.push_back(engine(home).live_blocks());
@@ -322,6 +336,7 @@ void Regrouping::commit() {
   }
   preparing_.clear();
   wait_.attempts = 0;
+  joint_->changing(layers, now_ns_);
 }
 
 void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
@@ -350,12 +365,15 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
 void Regrouping::on(const MorphDone& done, TimeNs now_ns) {
   now_ns_ = now_ns;
   check(std::erase(committed_, done.id) == 1, "each commit is done once");
+  if (committed_.empty()) {
+    joint_->changed(now_ns);
+  }
 }
 
-void Regrouping::step_done(ReplicaId replica) {
+void Regrouping::step_done(ReplicaId replica, TimeNs now_ns) {
   const auto home = std::find(group_.homes.begin(), group_.homes.end(), replica);
   if (joint_ && home != group_.homes.end()) {
-    joint_->done(static_cast<std::size_t>(home - group_.homes.begin()));
+    joint_->done(static_cast<std::size_t>(home - group_.homes.begin()), now_ns);
   }
 }
 

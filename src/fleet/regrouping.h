@@ -36,9 +36,12 @@ struct GroupConfig {
   Form form;          // of each replica as loaded
   // Returns the configuration of the engine that serves a group with this form.
   std::function<EngineConfig(const Form&)> wide_engine;
-  int steps_at_once = 1;  // HoldShards steps that are committed between two joint steps
+  int steps_at_once = 1;  // HoldShards steps committed between two joint steps, at most
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
+  bool restores = true;  // false: `--drop paper` fetches no layers back, to compare
+  // For so long policies may try to meet a shortage of KV before more replicas are wanted.
+  TimeNs scaler_after_ns = 10 * kNsPerS;
   // Tokens of the longest request that a group of 2^k replicas serves; empty: what its KV holds.
   std::vector<int> longest_tokens;
 };
@@ -101,7 +104,7 @@ class Regrouping {
 
   void on(const MorphReady& ready, TimeNs now_ns);
   void on(const MorphDone& done, TimeNs now_ns);
-  void step_done(ReplicaId replica);  // before its engine is told
+  void step_done(ReplicaId replica, TimeNs now_ns);  // before its engine is told
   // Does what can be done now. Must be called after each event.
   void advance(TimeNs now_ns);
 

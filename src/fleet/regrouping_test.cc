@@ -179,7 +179,7 @@ TEST(Regrouping, BadWishesSayWhatToDo) {
   EXPECT_EQ(error({{0, 7}}), begin + "there is no replica 7: name 0 to 3");
   EXPECT_EQ(error({{0, 0}}), begin + "replica 0 is named twice");
   EXPECT_EQ(error({}), begin + "no replica is named");
-  Fleet alone(RouterPolicy::kLeastLoaded,
+  Fleet alone(Dispatch{RouterPolicy::kLeastLoaded},
               {{group_engine(scene.form, scene.budget, false), &scene.devices.executor(0)}},
               scene.sink);
   alone.handle({1, WantGroups{1, {.groups = {{ReplicaId{0}}}}}});

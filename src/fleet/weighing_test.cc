@@ -144,8 +144,9 @@ TEST(Weighing, AGroupThatWaitsToPartStaysIfTheLoadReturns) {
     work();
   }
   EXPECT_EQ(scene.groups(), "01");
-  EXPECT_EQ(scene.sink.groups->history.back().failure,
+  EXPECT_EQ(scene.sink.groups->history.back().reason,
             "turned back: more requests would be late without the group");
+  EXPECT_EQ(scene.sink.groups->failures_total, 0);
   scene.settle();
   let_groups_part(scene, "0 1");
   scene.expect_all_answered();

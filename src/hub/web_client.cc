@@ -99,7 +99,9 @@ std::string request_text(const WebRequest& request, const WebUrl& url,
   std::string text = fmt::format(
       "{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: protean\r\nAccept: */*\r\n"
       "Accept-Encoding: identity\r\nConnection: close\r\n",
-      request.head ? "HEAD" : "GET",
+      !request.json.empty() ? "POST"
+      : request.head        ? "HEAD"
+                            : "GET",
       by_proxy ? "http://" + url.host_header + url.target : url.target, url.host_header);
   if (by_proxy && !proxy->credentials.empty()) {
     text += "Proxy-Authorization: " + proxy->credentials + "\r\n";
@@ -110,7 +112,11 @@ std::string request_text(const WebRequest& request, const WebUrl& url,
   if (request.from_byte > 0) {
     text += fmt::format("Range: bytes={}-\r\n", request.from_byte);
   }
-  return text + "\r\n";
+  if (!request.json.empty()) {
+    text += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n",
+                        request.json.size());
+  }
+  return text + "\r\n" + request.json;
 }
 
 }  // namespace
@@ -135,7 +141,8 @@ asio::awaitable<Result<WebAnswer>> WebClient::send(WebRequest request, const Bod
   auto url = parse_web_url(request.url);
   for (int hop = 0; url.ok() && hop <= kMostRedirects; ++hop) {
     auto answer = co_await exchange(request, *url, sink);
-    if (!answer.ok() || !is_redirect(answer->status()) || answer->field("Location").empty()) {
+    if (!answer.ok() || !is_redirect(answer->status()) || answer->field("Location").empty() ||
+        !request.json.empty()) {
       co_return answer;
     }
     auto next = resolve_location(*url, answer->field("Location"));

@@ -24,6 +24,7 @@ namespace protean::hub {
 struct WebRequest {
   std::string url;
   std::string token;                    // bearer token, sent to the URL's own origin only
+  std::string json = {};                // not empty: is posted as the body, and redirects answer
   std::int64_t from_byte = 0;           // above 0: asks for the bytes from there on (Range)
   bool head = false;                    // asks for the fields alone (HEAD)
   bool follow_to_other_origins = true;  // otherwise such a redirect is the answer
@@ -39,8 +40,8 @@ struct WebAnswer {
   std::string_view field(std::string_view name) const { return fields->field(name); }
 };
 
-// Sends GET and HEAD requests over TLS or plain TCP, through proxies and along redirects. Each
-// request has a connection of its own. Used on the thread of its io_context.
+// Sends GET, HEAD and POST requests over TLS or plain TCP, through proxies and along redirects.
+// Each request has a connection of its own. Used on the thread of its io_context.
 class WebClient {
  public:
   // Gets the bytes of the body of a 2xx answer, whose fields are known by then. An error ends the

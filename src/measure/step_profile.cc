@@ -11,6 +11,7 @@
 #include "host/cpu_share.h"
 #include "host/machine.h"
 #include "measure/fingerprint_check.h"
+#include "measure/microbatch_check.h"
 #include "measure/profiled_shapes.h"
 #include "measure/step_rig.h"
 #include "measure/stopwatch.h"
@@ -40,6 +41,7 @@ struct StepProfile {
   double seconds = 0;       // time of timing steps
   double load_seconds = 0;  // time of packing and loading the model before
   std::string kept;         // where it is saved, or why not
+  MicrobatchCheck microbatches;
   std::optional<FingerprintCheck> fingerprint;
 };
 
@@ -309,7 +311,8 @@ Result<StepProfile> measure_whole(const StepProfileOptions& options, const CpuSh
       .fitted = prediction_error(*cost, measured->fitted),
       .held_out = measured->checked,
       .seconds = wall.now_s() - start_s,
-      .load_seconds = start_s - load_s};
+      .load_seconds = start_s - load_s,
+      .microbatches = check_microbatches(*cost, measured->fitted, measured->held_out)};
   for (std::size_t i = 0; i < profile.held_out.size(); ++i) {
     const TimedStep& step = measured->held_out[i];
     profile.held_out[i].predicted_us = predict_us(*cost, step.work, step.precision);
@@ -403,7 +406,8 @@ std::string to_text(const StepProfile& profile) {
               "fitted on {} others (mean error {:.1f} %) in {:.1f} s after {:.1f} s of "
               "loading; {}\n",
               profile.fitted_steps, profile.fitted.mean * 100, profile.seconds,
-              profile.load_seconds, profile.kept);
+              profile.load_seconds, profile.kept) +
+          to_text(profile.microbatches);
   return profile.fingerprint ? text + "\n" + to_text(*profile.fingerprint) : text;
 }
 
@@ -422,6 +426,7 @@ json::object to_json(const StepProfile& profile) {
                                     {"predicted_us", step.predicted_us}});
   }
   object["held_out"] = std::move(held_out);
+  object["microbatches"] = to_json(profile.microbatches);
   if (profile.fingerprint) {
     object["fingerprint"] = to_json(*profile.fingerprint);
   }

@@ -32,6 +32,16 @@ constexpr const char* kMapTable =
     "tpot_us REAL, block_bytes INTEGER, total_bytes INTEGER, perplexity_ratio REAL, rests_on TEXT, "
     "PRIMARY KEY (model, devices, batch, prompt_tokens, output_tokens, tensor, stages, weights, "
     "method, kv, pruning, pruned_percent)) WITHOUT ROWID";
+constexpr const char* kStepTable =
+    "CREATE TABLE IF NOT EXISTS fingerprint_step (model TEXT, cpu TEXT, threads INTEGER, kv TEXT, "
+    "small_pages INTEGER, version TEXT, format INTEGER, step TEXT, us REAL)";
+constexpr const char* kKeepStep = "INSERT INTO fingerprint_step VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr const char* kStepTimes =
+    "SELECT us FROM fingerprint_step WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
+    "small_pages = ? AND version = ? AND format = ? AND step = ? ORDER BY rowid";
+constexpr const char* kForgetSteps =
+    "DELETE FROM fingerprint_step WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
+    "small_pages = ? AND version = ? AND format = ?";
 constexpr const char* kSave =
     "INSERT OR REPLACE INTO step_cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
     "(SELECT ifnull(max(saved), 0) + 1 FROM step_cost))";
@@ -125,7 +135,7 @@ ProfileDatabase::~ProfileDatabase() {
 }
 
 Status ProfileDatabase::prepare_tables() {
-  for (const char* table : {kTable, kMapTable}) {
+  for (const char* table : {kTable, kMapTable, kStepTable}) {
     if (sqlite3_exec(handle_, table, nullptr, nullptr, nullptr) != SQLITE_OK) {
       return error("read");
     }
@@ -158,6 +168,33 @@ Result<MachineStepCost> ProfileDatabase::load(const StepCostKey& key,
     return error("read");
   }
   return never_measured(key);
+}
+
+Status ProfileDatabase::keep_step(const StepCostKey& key, std::string_view step, double us) {
+  SqlStatement keep(handle_, kKeepStep);
+  bind(keep, key);
+  keep.bind(step);
+  keep.bind(us);
+  return keep.step() == SQLITE_DONE ? Status() : Status(error("written"));
+}
+
+Result<std::vector<double>> ProfileDatabase::step_times(const StepCostKey& key,
+                                                        std::string_view step) const {
+  SqlStatement select(handle_, kStepTimes);
+  bind(select, key);
+  select.bind(step);
+  std::vector<double> times_us;
+  int stepped = select.step();
+  for (; stepped == SQLITE_ROW; stepped = select.step()) {
+    times_us.push_back(select.number(0));
+  }
+  return stepped == SQLITE_DONE ? Result(std::move(times_us)) : error("read");
+}
+
+Status ProfileDatabase::forget_steps(const StepCostKey& key) {
+  SqlStatement forget(handle_, kForgetSteps);
+  bind(forget, key);
+  return forget.step() == SQLITE_DONE ? Status() : Status(error("written"));
 }
 
 }  // namespace protean

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -68,6 +69,13 @@ class ProfileDatabase {
   // the whole model in wall time, else a fingerprint, else one in processor time. Of several, the
   // last one saved. Fails with kNotFound if there is none.
   Result<MachineStepCost> load(const StepCostKey& key, std::span<const Precision> layers) const;
+
+  // Keeps the time of one step of a fingerprint that is being measured. `step` names it.
+  Status keep_step(const StepCostKey& key, std::string_view step, double us);
+  // Returns the times that are kept of a step, the earliest first.
+  Result<std::vector<double>> step_times(const StepCostKey& key, std::string_view step) const;
+  // Forgets the times of all steps: the fingerprint is saved.
+  Status forget_steps(const StepCostKey& key);
 
   // Saves a configuration map in place of the one of the same key. A perplexity ratio that is kept
   // stays where the new map has none.

@@ -50,6 +50,21 @@ TEST_F(ProfileDatabaseTest, KeepsACostFromOneProcessToTheNext) {
   EXPECT_EQ(kept->cost.of(Precision::kW8A8).bend_tokens, 16);
 }
 
+TEST_F(ProfileDatabaseTest, KeepsTheStepsOfAFingerprintUntilItIsSaved) {
+  ASSERT_TRUE(open()->keep_step(key_, "one", 2.5).ok());
+  ASSERT_TRUE(open()->keep_step(key_, "one", 1.5).ok());
+  StepCostKey other = key_;
+  other.threads = 3;
+  const auto database = open();
+  EXPECT_EQ(*database->step_times(key_, "one"), (std::vector{2.5, 1.5}));
+  EXPECT_TRUE(database->step_times(key_, "two")->empty());
+  EXPECT_TRUE(database->step_times(other, "one")->empty());
+  ASSERT_TRUE(database->forget_steps(other).ok());
+  EXPECT_EQ(database->step_times(key_, "one")->size(), 2U);
+  ASSERT_TRUE(database->forget_steps(key_).ok());
+  EXPECT_TRUE(open()->step_times(key_, "one")->empty());
+}
+
 TEST_F(ProfileDatabaseTest, KnowsOnlyWhatItWasAskedToKeep) {
   const auto database = open();
   ASSERT_TRUE(database->save(key_, cost_at({Precision::kBf16}, 1)).ok());

@@ -9,7 +9,8 @@
 
 namespace protean {
 
-// Copies KV blocks between the executors of two replicas, whose blocks have the same size.
+// Copies KV blocks between the executors of two replicas or groups. Blocks have the same number of
+// tokens, and shards are equally many; the devices of each may divide them differently.
 class KvExchange {
  public:
   virtual ~KvExchange() = default;

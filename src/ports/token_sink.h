@@ -14,6 +14,7 @@
 #include "contract/groups.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
+#include "contract/replicas_wanted.h"
 #include "contract/request.h"
 
 namespace protean {
@@ -74,8 +75,9 @@ struct OutputBatch {
   ReplicaId replica;
   std::vector<Output> outputs;
   Observation observation;
-  std::shared_ptr<const FormStatus> form;      // null unless it has changed
-  std::shared_ptr<const GroupsStatus> groups;  // the whole fleet's; null unless it has changed
+  std::shared_ptr<const FormStatus> form;         // null unless it has changed
+  std::shared_ptr<const GroupsStatus> groups;     // the whole fleet's; null unless it has changed
+  std::optional<ReplicasWanted> replicas_wanted;  // of the whole fleet; nothing unless changed
 };
 
 // Receives the outputs of a fleet's engines. Called on their thread; must not block.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -57,6 +58,7 @@ struct Probe {
   Precision precision;
   int layers = 1;
   StepPlan plan = {};
+  std::string name = {};
   std::vector<double> times_us = {};
 
   // Returns the time that a quarter of the runs stays below. Other load only slows steps down, but
@@ -93,14 +95,16 @@ class Measurement {
     if (!rig.ok()) {
       return rig.error();
     }
-    Fingerprint found{
-        .layers = deepest_, .prompt_tokens = longest_chunk(), .load_seconds = used_s()};
+    Fingerprint found{.layers = deepest_,
+                      .prompt_tokens = longest_chunk(),
+                      .load_seconds = used_s(),
+                      .kept_times = resume()};
     warm_up(**rig);
     double round_s = 0;
     for (int round = 0;
          round == 0 || (round < kMostRounds && used_s() + round_s < options_.budget_s); ++round) {
       const double before_s = used_s();
-      time_all(**rig);
+      time_all(**rig, round);
       round_s = used_s() - before_s;
     }
     found.steps = timed_steps();
@@ -126,7 +130,12 @@ class Measurement {
   void add(StepShape shape, Precision precision, int layers) {
     if (shape.longest() <= longest_) {
       StepPlan plan = plan_of(shape, vocab_, options_.kv.block_tokens);
-      probes_.push_back({std::move(shape), precision, layers, std::move(plan)});
+      std::string name = fmt::format("{} in {} layers, vocabulary {}:", to_string(precision),
+                                     layers, shape.sampled ? vocab_ : 0);
+      for (const SliceShape& slice : shape.slices) {
+        name += fmt::format(" {}+{}", slice.context, slice.tokens);
+      }
+      probes_.push_back({std::move(shape), precision, layers, std::move(plan), std::move(name)});
     }
   }
 
@@ -194,20 +203,40 @@ class Measurement {
     return FingerprintRig::create(checkpoint, rig);
   }
 
-  void time_all(FingerprintRig& rig) {
+  // Takes the times that an earlier measurement kept. Returns their number.
+  int resume() {
+    int times = 0;
+    for (Probe& probe : probes_) {
+      if (options_.kept_us) {
+        probe.times_us = options_.kept_us(probe.name);
+        times += static_cast<int>(probe.times_us.size());
+      }
+    }
+    return times;
+  }
+
+  // Times each step that has fewer times than a round of this number ends with.
+  void time_all(FingerprintRig& rig, int round) {
     std::optional<Precision> before;
     for (Probe& probe : probes_) {
+      const bool few = probe.shape.tokens() <= kFewTokens;
+      const int wanted = (round + 1) * (few ? kRepeats : 1);
+      if (std::ssize(probe.times_us) >= wanted) {
+        continue;
+      }
       if (before != probe.precision) {
         settle(rig, probe);
       }
       before = probe.precision;
-      const bool few = probe.shape.tokens() <= kFewTokens;
       pause();
-      for (int repeat = 0; repeat < (few ? kRepeats : 1); ++repeat) {
+      while (std::ssize(probe.times_us) < wanted) {
         if (few) {
           rig.read_left_out(probe.precision);
         }
         probe.times_us.push_back(rig.time_us(probe.plan, probe.precision, probe.layers));
+        if (options_.keep_us) {
+          options_.keep_us(probe.name, probe.times_us.back());
+        }
       }
     }
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -20,6 +21,10 @@ struct FingerprintOptions {
   double budget_s = 2.6;  // steps are timed again while this is not used up, loading included
   // Called before each step, for a pause in which others compute; may be empty.
   std::function<void()> before_step;
+  // Returns the times that an earlier measurement, which did not end, kept of a step; may be empty.
+  std::function<std::vector<double>(const std::string& step)> kept_us = {};
+  // Keeps the time of a step that was measured; may be empty.
+  std::function<void(const std::string& step, double us)> keep_us = {};
 };
 
 // Returns the size of the pages that make a difference: huge pages are like memory of one's own.

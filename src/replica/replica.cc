@@ -118,7 +118,8 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
                       spec](const Form& form) { return wide_engine_config(options, spec, form); },
       .steps_at_once = options.holds_at_once,
       .scale = options.scale,
-      .drop = options.drop};
+      .drop = options.drop,
+      .scaler_after_ns = options.scaler_after_ns};
 }
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
@@ -329,6 +330,7 @@ namespace {
 // Workers that share a fabric can become groups.
 GroupConfig groups_of(const ReplicaOptions& options, const ModelSpec& spec, Workers& workers) {
   GroupConfig groups = group_config(options, spec).value_or(GroupConfig());
+  groups.scaler_after_ns = options.scaler_after_ns;
   groups.devices = may_join(options) ? &workers : nullptr;
   return groups;
 }
@@ -339,8 +341,8 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
       workers_(std::move(workers)),
-      fleet_(options.router, workers_->members(engine_config(options, spec)), sink, workers_.get(),
-             groups_of(options, spec, *workers_)) {
+      fleet_({options.router, options.migrate}, workers_->members(engine_config(options, spec)),
+             sink, workers_.get(), groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 

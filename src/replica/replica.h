@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "cost/group_cost.h"
 #include "engine/morph_config.h"
+#include "fleet/balancing.h"
 #include "fleet/fleet.h"
 #include "fleet/router.h"
 #include "model/checkpoint.h"
@@ -37,10 +38,12 @@ struct ReplicaOptions {
   std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
   GroupCost cost;  // of steps on one device and on several; all 0: not known
   RouterPolicy router = RouterPolicy::kFirstToken;
+  MigratePolicy migrate = MigratePolicy::kOff;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
-  int holds_at_once = 8;         // see GroupConfig::steps_at_once
-  TimeNs device_timeout_ns = 0;  // see Member
+  int holds_at_once = 8;                  // see GroupConfig::steps_at_once
+  TimeNs scaler_after_ns = 10 * kNsPerS;  // see GroupConfig
+  TimeNs device_timeout_ns = 0;           // see Member
 };
 
 // Returns true if the replicas may be joined and split again: there are several, on pages, of a

@@ -29,29 +29,37 @@ TEST_F(ReplicasTest, TwoReplicasAnswerAsOne) {
   }
 }
 
-// Sends random wishes for migrations while a load runs, until at least as many requests have moved.
-// Returns the number of requests that moved.
-std::int64_t run_with_migrations(FleetLoad& load, std::int64_t least) {
+// Sends random wishes for migrations between replica 0 and another one while a load runs, until at
+// least as many requests have moved. Returns the number of requests that moved. If a group is
+// wanted, wishes follow once it serves.
+std::int64_t run_with_migrations(FleetLoad& load, std::int64_t least, ReplicaId other = {1},
+                                 std::optional<GroupWish> wanted = std::nullopt) {
   constexpr std::uint64_t kMostRequests = 5'000;
   std::mt19937 random(1);
   std::uint64_t wishes = 0;
   std::uint64_t answered = 0;
-  const auto moved = [&load] {
+  bool serves = !wanted;
+  if (wanted) {
+    load.inbox.push({steady_now_ns(), WantGroups{1, *wanted}});
+  }
+  const auto moved = [&] {
     return load.observed[ReplicaId{0}].adopted_with_kv_total +
-           load.observed[ReplicaId{1}].adopted_with_kv_total;
+           load.observed[other].adopted_with_kv_total;
   };
   load.run(kMostRequests, 16, [&](const OutputBatch& batch) {
+    serves = serves || (batch.groups && !batch.groups->running && batch.groups->together_total > 0);
     for (const Output& output : batch.outputs) {
       if (const auto* answer = std::get_if<MigrationAnswered>(&output)) {
         EXPECT_TRUE(answer->requests.ok());
         ++answered;
       }
     }
-    if (wishes == answered) {
-      const ReplicaId from{static_cast<std::int32_t>(random() % 2)};
+    if (serves && wishes == answered) {
+      const bool back = random() % 2 == 1;
       const int requests = 1 + static_cast<int>(random() % 4);
-      load.inbox.push(
-          {steady_now_ns(), WantMigration{++wishes, ReplicaId{1 - from.value}, requests}, from});
+      load.inbox.push({steady_now_ns(),
+                       WantMigration{++wishes, back ? ReplicaId{0} : other, requests},
+                       back ? other : ReplicaId{0}});
     }
     if (moved() >= least) {
       load.enough();
@@ -63,6 +71,28 @@ std::int64_t run_with_migrations(FleetLoad& load, std::int64_t least) {
 TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
   FleetLoad two(options_for({.replicas = 2}), *this);
   EXPECT_GE(run_with_migrations(two, 1'000), 1'000);
+  FleetLoad one(options_for({}), *this);
+  one.run(two.answers.size(), 16);
+  expect_same(two.answers, one.answers);
+}
+
+// KV is too small for the load, and requests of different lengths come in turns.
+TEST_F(ReplicasTest, MovesByLoadChangeNoToken) {
+  constexpr std::uint64_t kMostRequests = 2'000;
+  kv_cache_memory = "640KiB";
+  ReplicaOptions options = options_for({.replicas = 2});
+  options.router = RouterPolicy::kRoundRobin;
+  options.migrate = MigratePolicy::kLoad;
+  FleetLoad two(options, *this);
+  std::int64_t moved = 0;
+  two.run(kMostRequests, 20, [&](const OutputBatch&) {
+    moved = two.observed[ReplicaId{0}].adopted_with_kv_total +
+            two.observed[ReplicaId{1}].adopted_with_kv_total;
+    if (moved >= 10) {
+      two.enough();
+    }
+  });
+  EXPECT_GE(moved, 10);
   FleetLoad one(options_for({}), *this);
   one.run(two.answers.size(), 16);
   expect_same(two.answers, one.answers);
@@ -108,6 +138,22 @@ TEST_F(ReplicasTest, RequestsMoveBetweenGroupsOfDevices) {
     FleetLoad one(options_for({.tensor = tensor, .pipeline = pipeline}), *this);
     one.run(two.answers.size(), 16);
     expect_same(two.answers, one.answers);
+  }
+}
+
+// Replicas 0 and 1 serve as a group, which divides heads or layers; replica 2 has them all.
+TEST_F(ReplicasTest, RequestsMoveBetweenAGroupOfReplicasAndAReplica) {
+  spec.layers = 4;  // a layer's MLP leaves more memory than its KV takes, so groups by layers form
+  spec.ffn = 512;
+  kv_cache_memory = "1536KiB";
+  write_hf_checkpoint(directory.path(), spec, {});
+  for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
+    FleetLoad three(groupable(3), *this);
+    const GroupWish wish{.groups = {{ReplicaId{0}, ReplicaId{1}}}, .by = by};
+    EXPECT_GE(run_with_migrations(three, 50, ReplicaId{2}, wish), 50) << to_string(by);
+    FleetLoad one(groupable(1), *this);
+    one.run(three.answers.size(), 16);
+    expect_same(three.answers, one.answers);
   }
 }
 

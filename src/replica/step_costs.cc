@@ -73,23 +73,34 @@ Result<MachineStepCost> kept_step_cost(const StepCostSource& source, const Model
 
 Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
                                     const FingerprintOptions& options, std::string* remark) {
-  auto found = measure_fingerprint(checkpoint, options);
+  const auto key = step_cost_key(source, checkpoint.spec(), options);
+  const auto database = key.ok() ? ProfileDatabase::open(profile_directory(source)) : key.error();
+  FingerprintOptions resumed = options;
+  if (database.ok()) {
+    resumed.kept_us = [&](const std::string& step) {
+      auto times = (*database)->step_times(*key, step);
+      return times.ok() ? *std::move(times) : std::vector<double>();
+    };
+  }
+  // One that pauses takes long enough to be interrupted. What cannot be kept is measured again.
+  if (database.ok() && options.before_step) {
+    resumed.keep_us = [&](const std::string& step, double us) {
+      (void)(*database)->keep_step(*key, step, us);
+    };
+  }
+  auto found = measure_fingerprint(checkpoint, resumed);
   if (!found.ok()) {
     return found;
   }
   const auto keep = [&]() -> Status {
-    const auto key = step_cost_key(source, checkpoint.spec(), options);
-    if (!key.ok()) {
-      return key.error();
-    }
-    const auto database = ProfileDatabase::open(profile_directory(source));
     if (!database.ok()) {
       return database.error();
     }
-    return (*database)->save(*key, {.cpu = key->cpu,
-                                    .threads = key->threads,
-                                    .origin = StepCostOrigin::kFingerprint,
-                                    .cost = found->cost});
+    const Status saved = (*database)->save(*key, {.cpu = key->cpu,
+                                                  .threads = key->threads,
+                                                  .origin = StepCostOrigin::kFingerprint,
+                                                  .cost = found->cost});
+    return saved.ok() ? (*database)->forget_steps(*key) : saved;
   };
   if (const Status kept = keep(); !kept.ok()) {
     *remark = kept.error().message;
@@ -110,6 +121,10 @@ StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpo
   if (!found.ok()) {
     log::warning("what steps cost is not known until they run: {}", found.error().message);
     return {};
+  }
+  if (found->kept_times > 0) {
+    log::info("the fingerprint went on where an earlier one stopped: {} times of steps were kept",
+              found->kept_times);
   }
   log::info("fingerprint made in {:.1f} s: {}", found->seconds, summary_of(*found));
   if (!remark.empty()) {

@@ -34,7 +34,9 @@ std::filesystem::path profile_directory(const StepCostSource& source);
 Result<MachineStepCost> kept_step_cost(const StepCostSource& source, const ModelSpec& spec,
                                        const FingerprintOptions& options);
 
-// Measures a fingerprint and keeps its cost model. If it cannot be kept, says why in `remark`.
+// Measures a fingerprint and keeps its cost model. If it cannot be kept, says why in `remark`. A
+// fingerprint that pauses before its steps keeps the time of each, and the next one goes on where
+// it was stopped.
 Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
                                     const FingerprintOptions& options, std::string* remark);
 

@@ -174,7 +174,8 @@ class Scheduler {
     bool in_step = false;
   };
   std::optional<Decoding> decoding(RequestId request) const;
-  std::vector<RequestId> all_decoding() const;  // the shortest first
+  // Returns what decodes: what comes last by priority first, among equals the shortest first.
+  std::vector<RequestId> all_decoding() const;
   // Keeps a decoding sequence out of later steps, until it is preempted, released or resumed.
   void pause(RequestId request);
   void resume(RequestId request) { std::erase(exchange_.paused, request); }
@@ -183,6 +184,10 @@ class Scheduler {
   std::vector<BlockId> lend(RequestId request, std::size_t first, std::size_t count);
   void give_back(std::span<const BlockId> lent);
 
+  // Returns true if receive() would give so many blocks now.
+  bool could_receive(std::int64_t count) const {
+    return !shrinking() && pool_.free() >= count + free_reserve();
+  }
   // Keeps a place in steps for a sequence that will be adopted. Returns false if none is free.
   bool keep_place();
   void give_up_place() { --exchange_.kept_places; }

@@ -1,6 +1,7 @@
 // How sequences leave one scheduler for another, with or without their KV.
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -105,15 +106,15 @@ std::optional<Scheduler::Decoding> Scheduler::decoding(RequestId request) const 
 }
 
 std::vector<RequestId> Scheduler::all_decoding() const {
-  std::vector<std::pair<std::int64_t, RequestId>> found;
+  std::vector<std::tuple<int, int, RequestId>> found;
   for (const auto& [place, sequence] : running_) {
     if (decoding(sequence->asks.id)) {
-      found.emplace_back(sequence->computed, sequence->asks.id);
+      found.emplace_back(-place.priority, sequence->computed, sequence->asks.id);
     }
   }
   std::sort(found.begin(), found.end());
   std::vector<RequestId> requests;
-  for (const auto& [computed, request] : found) {
+  for (const auto& [last, computed, request] : found) {
     requests.push_back(request);
   }
   return requests;
@@ -159,7 +160,7 @@ bool Scheduler::keep_place() {
 }
 
 std::optional<std::vector<BlockId>> Scheduler::receive(std::int64_t count) {
-  if (shrinking() || pool_.free() < count + free_reserve()) {
+  if (!could_receive(count)) {
     return std::nullopt;
   }
   std::vector<BlockId> blocks;

@@ -33,6 +33,20 @@ TEST(SchedulerMoves, LentBlocksKeepTheirContentWhateverBecomesOfTheSequence) {
   EXPECT_TRUE(scheduler.next_step().has_value());
 }
 
+TEST(SchedulerMoves, WhatComesLastAndIsShortestMovesFirst) {
+  Scheduler scheduler(roomy(40));
+  const int priorities[] = {0, 5, 0, 5};
+  const int prompts[] = {8, 24, 4, 16};
+  for (std::size_t i = 0; i < 4; ++i) {
+    Request asked = request(i + 1, counting(prompts[i], static_cast<TokenId>(100 * i)), 20);
+    asked.priority = priorities[i];
+    ASSERT_TRUE(scheduler.add(std::move(asked)).ok());
+  }
+  complete(scheduler, scheduler.next_step().value());
+  EXPECT_EQ(scheduler.all_decoding(),
+            std::vector<RequestId>({RequestId{4}, RequestId{2}, RequestId{3}, RequestId{1}}));
+}
+
 TEST(SchedulerMoves, AShrinkWaitsForLentBlocks) {
   Scheduler scheduler(roomy(8));
   decode_first(scheduler, 1, 8);

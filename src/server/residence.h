@@ -4,11 +4,15 @@
 #include <cstddef>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
+#include "contract/configuration.h"
 
 namespace protean {
 
@@ -39,11 +43,30 @@ constexpr std::string_view to_string(Residence residence) {
   return "";
 }
 
+// A configuration of a model, and devices, in which it is predicted to keep its intent better.
+struct PlannedMove {
+  Configuration configuration;
+  std::vector<int> devices;       // stage after stage, of all devices of the server
+  std::vector<int> stage_layers;  // layers of each stage
+  double saves_s = 0;             // busy seconds, over the window of the load
+  double costs_s = 0;             // busy seconds, there and back
+  std::string why;
+};
+
 // What a model is to be served for: an intent, and the requests that estimates are for. A number of
 // 0 is not known.
 struct IntentWish {
   std::string intent;
   int batch = 0;  // requests at once
+  int prompt_tokens = 0;
+  int output_tokens = 0;
+  std::optional<PlannedMove> move = {};  // what was chosen already; nothing: a plan is to choose
+};
+
+// What a model has to do at this moment. Tokens are means of all requests so far, 0 if not known.
+struct ModelSample {
+  std::size_t model = 0;
+  int running = 0;  // requests at once
   int prompt_tokens = 0;
   int output_tokens = 0;
 };
@@ -71,6 +94,16 @@ class ModelLoader {
   // Plans how to serve a model for another intent, and opens it to take the place of the one that
   // serves: loaded if both fit in memory, otherwise to be loaded when the former one is removed.
   virtual void replace(std::size_t model, const IntentWish& wish) = 0;
+  // Takes each second a sample of every model that serves, or nothing while a model comes, goes or
+  // changes. Returns the move of one of them that pays; nothing if none does. Called on the io
+  // thread, which it does not hold up.
+  struct ModelToMove {
+    std::size_t model = 0;
+    IntentWish wish;
+  };
+  virtual std::optional<ModelToMove> choose_move(std::span<const ModelSample> /*samples*/) {
+    return std::nullopt;
+  }
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

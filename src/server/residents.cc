@@ -51,7 +51,8 @@ Residents::Residents(boost::asio::io_context& io, std::vector<std::shared_ptr<Ho
     : clock_(std::move(clock)),
       hosts_(std::move(hosts)),
       models_(services_of(hosts_), std::move(keys)),
-      timer_(io) {}
+      timer_(io),
+      load_timer_(io) {}
 
 Residents::~Residents() {
   for (const std::shared_ptr<Host>& host : hosts_) {
@@ -67,6 +68,12 @@ void Residents::start(ModelLoader* loader) {
     admit(*service);
   }
   look();
+  watch_loads();
+}
+
+void Residents::stop() {
+  timer_.cancel();
+  load_timer_.cancel();
 }
 
 // The look comes after the request that changes a service's stay has become outstanding.
@@ -207,6 +214,7 @@ Checked<std::string> Residents::remove(Service& service) {
   }
   models_.remove(service);
   forget_change(name);
+  moves_.erase(name);
   service.leave();
   leaving_.push_back(place_of(service));
   look();

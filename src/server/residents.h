@@ -53,7 +53,7 @@ class Residents {
   // From now on models may sleep, come and go. The loader outlives the use of this object; null:
   // nothing changes.
   void start(ModelLoader* loader);
-  void stop() { timer_.cancel(); }
+  void stop();
   std::shared_ptr<TokenSink> sink(std::size_t model) const { return hosts_.at(model); }
   // Fails the requests of all models, also of those that leave.
   void cancel_all(const ApiError& why);
@@ -70,6 +70,9 @@ class Residents {
   Checked<boost::json::object> want_intent(Service& service, const std::string& body);
   // Returns a model's intent and how far the latest change of it is.
   boost::json::object intent_of(const Service& service) const;
+  // Looks at what the models have to do, and begins the move of one of them if that pays. start()
+  // has this done each second.
+  void look_at_loads();
   // Returns the plan that chose how the model is served.
   const IntentPlan& plan_of(const Service& service) const;
   // The models that do not serve: those that are being deployed or leave, and those that failed.
@@ -87,6 +90,10 @@ class Residents {
 
  private:
   void admit(Service& service);
+  void begin_change(Service& service, IntentWish wish);
+  void watch_loads();
+  bool is_settled() const;
+  int moves_of(const std::string& name) const;
   // Does what is due, and waits until something else is.
   void look();
   void dismiss();
@@ -105,7 +112,9 @@ class Residents {
   std::vector<std::size_t> leaving_;              // places of models that are removed
   std::map<std::string, std::string> deploying_;  // why it failed, by name; empty: under way
   std::map<std::string, IntentChange> changes_;   // the latest one, by name
+  std::map<std::string, int> moves_;              // that were begun without an operator, by name
   boost::asio::steady_timer timer_;
+  boost::asio::steady_timer load_timer_;
   ModelLoader* loader_ = nullptr;
 };
 

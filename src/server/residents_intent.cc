@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -32,6 +34,8 @@ constexpr std::string_view to_string(IntentChange::State state) {
   }
   return "";
 }
+
+constexpr std::chrono::seconds kSample{1};  // between samples of the loads
 
 bool has_ended(const IntentChange& change) {
   return change.state == IntentChange::State::kDone || change.state == IntentChange::State::kFailed;
@@ -119,19 +123,70 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
                                "GET /admin/intent shows it as done",
                                name, before->second.wish.intent)};
   }
-  const std::size_t place = place_of(service);
-  changes_[name] = {.wish = with_load(std::get<IntentWish>(std::move(wish)), service.fleet().sum()),
-                    .former = place,
-                    .began_ns = clock_()};
-  loader_->replace(place, changes_[name].wish);
+  begin_change(service, with_load(std::get<IntentWish>(std::move(wish)), service.fleet().sum()));
   return intent_of(service);
+}
+
+void Residents::begin_change(Service& service, IntentWish wish) {
+  const std::size_t place = place_of(service);
+  IntentChange& change = changes_[service.model().names.front()];
+  change = {.wish = std::move(wish), .former = place, .began_ns = clock_()};
+  loader_->replace(place, change.wish);
+}
+
+void Residents::watch_loads() {
+  if (loader_ == nullptr || models_.state() == ServerState::kDraining) {
+    return;
+  }
+  load_timer_.expires_after(kSample);
+  load_timer_.async_wait([this](const boost::system::error_code& cancelled) {
+    if (!cancelled) {
+      look_at_loads();
+      watch_loads();
+    }
+  });
+}
+
+bool Residents::is_settled() const {
+  const bool deploying = std::any_of(deploying_.begin(), deploying_.end(),
+                                     [](const auto& one) { return one.second.empty(); });
+  const bool changing = std::any_of(changes_.begin(), changes_.end(),
+                                    [](const auto& one) { return !has_ended(one.second); });
+  return models_.state() == ServerState::kReady && leaving_.empty() && !deploying && !changing;
+}
+
+void Residents::look_at_loads() {
+  std::vector<ModelSample> samples;
+  for (const Service* service : is_settled() ? models_.services() : std::vector<Service*>()) {
+    const Observation seen = service->fleet().sum();
+    const IntentWish load = with_load({}, seen);
+    samples.push_back({.model = place_of(*service),
+                       .running = service->outstanding() > 0 ? std::max(1, seen.running) : 0,
+                       .prompt_tokens = load.prompt_tokens,
+                       .output_tokens = load.output_tokens});
+  }
+  auto move = loader_->choose_move(samples);
+  if (!move || hosts_.at(move->model) == nullptr) {
+    return;
+  }
+  Service& service = hosts_[move->model]->service;
+  const std::string& name = service.model().names.front();
+  log::info("{} moves: {}", name, move->wish.move->why);
+  begin_change(service, std::move(move->wish));
+  service.show_moves(++moves_[name]);
+}
+
+int Residents::moves_of(const std::string& name) const {
+  const auto found = moves_.find(name);
+  return found == moves_.end() ? 0 : found->second;
 }
 
 json::object Residents::intent_of(const Service& service) const {
   const std::string& name = service.model().names.front();
   const std::string& intent = hosts_[place_of(service)]->intent;
   json::object shown{{"model", name},
-                     {"intent", intent.empty() ? json::value() : json::value(intent)}};
+                     {"intent", intent.empty() ? json::value() : json::value(intent)},
+                     {"moves", moves_of(name)}};
   const auto found = changes_.find(name);
   if (found == changes_.end()) {
     return shown;
@@ -141,6 +196,7 @@ json::object Residents::intent_of(const Service& service) const {
   json::object job{{"intent", change.wish.intent},
                    {"batch", change.wish.batch},
                    {"state", to_string(change.state)},
+                   {"began", (change.began_ns + service.unix_offset_ns()) / kNsPerS},
                    {"seconds", static_cast<double>(until_ns - change.began_ns) / kNsPerS}};
   for (const auto& [field, tokens] : {std::pair("prompt_tokens", change.wish.prompt_tokens),
                                       std::pair("output_tokens", change.wish.output_tokens)}) {
@@ -153,6 +209,12 @@ json::object Residents::intent_of(const Service& service) const {
   }
   if (!change.error.empty()) {
     job["error"] = change.error;
+  }
+  if (const auto& move = change.wish.move) {
+    job["why"] = move->why;
+    job["devices"] = json::array(move->devices.begin(), move->devices.end());
+    job["saves_s"] = move->saves_s;
+    job["costs_s"] = move->costs_s;
   }
   if (change.state == IntentChange::State::kDraining && hosts_[change.former] != nullptr) {
     job["requests"] = hosts_[change.former]->service.outstanding();
@@ -216,6 +278,7 @@ void Residents::replaced(std::size_t model, std::shared_ptr<Host> by, bool loade
   }
   Service& former = hosts_[model]->service;
   by->service.set_state(ServerState::kReady);
+  by->service.show_moves(moves_of(by->service.model().names.front()));
   models_.replace(former, by->service);
   admit(by->service);
   if (!loaded) {

@@ -6,7 +6,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/json/serialize.hpp>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/test_scenes/service_for_test.h"
@@ -29,6 +32,13 @@ struct NotingLoader final : ModelLoader {
     asked.back() += " " + wish.intent;
     wanted = {wish.batch, wish.prompt_tokens, wish.output_tokens};
   }
+  std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override {
+    running.clear();
+    for (const ModelSample& sample : samples) {
+      running.push_back(sample.running);
+    }
+    return std::exchange(move, std::nullopt);
+  }
   void remove(std::size_t model) override { note("remove", model); }
   void note(const std::string& what, std::size_t model) {
     asked.push_back(what + " " + std::to_string(model));
@@ -37,6 +47,8 @@ struct NotingLoader final : ModelLoader {
 
   std::vector<std::string> asked;
   std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
+  std::vector<int> running;     // requests of the latest samples
+  std::optional<ModelToMove> move;
 };
 
 using Asked = std::vector<std::string>;
@@ -241,6 +253,44 @@ TEST_F(ResidentsTest, EstimatesAreForTheRequestsOfTheModelUnlessTheWishSaysOther
   want(R"({"intent":"min-cost","batch":8,"output_tokens":200})");
   EXPECT_EQ(loader.wanted, (std::array{8, 50, 200}));
   EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens"), 200);
+}
+
+TEST_F(ResidentsTest, AModelMovesByTheLoadsInTheWayOfAnIntent) {
+  deploy_other();
+  begin();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.running, (std::vector{1, 0}));
+  EXPECT_EQ(loader.take(), Asked{});
+  const IntentWish wish{.intent = "min-cost",
+                        .batch = 3,
+                        .move = PlannedMove{.devices = {1},
+                                            .stage_layers = {16},
+                                            .saves_s = 40,
+                                            .costs_s = 2,
+                                            .why = "another model is busy"}};
+  loader.move = ModelLoader::ModelToMove{.model = 0, .wish = wish};
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-cost"});
+  EXPECT_EQ(change("why"), "another model is busy");
+  const json::object shown = residents.intent_of(serving());
+  EXPECT_EQ(shown.at("moves"), 1);
+  EXPECT_EQ(json::serialize(shown.at("change").at("devices")), "[1]");
+  EXPECT_EQ(shown.at("change").at("saves_s"), 40.0);
+  // Loads count again when the change has ended.
+  residents.look_at_loads();
+  EXPECT_EQ(loader.running, std::vector<int>{});
+  residents.planned(0, {"TP 1 x PP 1, w4, KV int8", estimates});
+  Service& former = serving();
+  residents.replaced(0, make_host(next_inbox, "min-cost"), true);
+  const std::string metrics = Service::metrics_text({&serving()});
+  EXPECT_NE(metrics.find("protean:model_moves_total{engine=\"0\",model_name=\"tiny\"} 1"),
+            std::string::npos)
+      << metrics;
+  EXPECT_EQ(end_all(first_inbox, former), 1U);
+  look_until_asked();
+  EXPECT_EQ(loader.take(), Asked{"remove 0"});
+  residents.look_at_loads();
+  EXPECT_EQ(loader.running, (std::vector{0, 0}));
 }
 
 TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {

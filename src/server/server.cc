@@ -20,7 +20,7 @@
 #include "server/background_work.h"
 #include "server/models.h"
 #include "server/operators/admin.h"
-#include "server/operators/tracer.h"
+#include "server/operators/reports.h"
 #include "server/residents.h"
 
 namespace protean {
@@ -122,7 +122,7 @@ class Server::Impl {
   void post(Mailbox::Letter letter);
   Status listen_public();
   Status listen_admin();
-  Status start_tracing();
+  Status start_reports();
   void beat();
   Environment with_aside(Environment environment);
   void begin_drain();
@@ -145,7 +145,7 @@ class Server::Impl {
   PageGuard operator_pages_;  // fixed by listen()
   BodyBudget bodies_;
   Admin admin_;
-  std::unique_ptr<Tracer> tracer_;  // null: traces are not sent
+  Reports reports_;
   Listener public_;
   Listener operators_;
   asio::steady_timer drain_;  // the drain's deadline
@@ -171,9 +171,7 @@ std::shared_ptr<Host> Server::Impl::host(HostedModel model) {
   made->service.owner = made;
   made->service.on_answered = [this](const AnswerRecord& record) {
     log_answer(record);
-    if (tracer_ != nullptr) {
-      tracer_->add(record);
-    }
+    reports_.answered(record);
   };
   return made;
 }
@@ -195,7 +193,7 @@ Status Server::Impl::listen() {
     public_.use_tls(*tls);
     operators_.use_tls(*tls);
   }
-  for (const auto step : {&Impl::start_tracing, &Impl::listen_admin}) {
+  for (const auto step : {&Impl::start_reports, &Impl::listen_admin}) {
     if (Status done = (this->*step)(); !done.ok()) {
       return done;
     }
@@ -255,22 +253,15 @@ Status Server::Impl::listen_admin() {
   return operators_.listen(admin.host, admin.port, "--admin-port");
 }
 
-Status Server::Impl::start_tracing() {
-  if (options_.otlp_endpoint.empty()) {
-    return {};
-  }
-  const auto endpoint = parse_otlp_endpoint(options_.otlp_endpoint);
-  if (!endpoint.ok()) {
-    return endpoint.error();
-  }
+Status Server::Impl::start_reports() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  tracer_ = std::make_unique<Tracer>(Tracer::Setting{
-      .endpoint = *endpoint,
-      .version = version_,
-      .unix_offset_ns =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - environment_.clock(),
-      .random = environment_.random});
-  return {};
+  return reports_.start(
+      {.otlp_endpoint = options_.otlp_endpoint,
+       .scaler_url = options_.scaler_url,
+       .version = version_,
+       .unix_offset_ns =
+           std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() - environment_.clock(),
+       .random = environment_.random});
 }
 
 void Server::Impl::beat() {
@@ -389,7 +380,12 @@ void Server::Impl::post(Mailbox::Letter letter) {
 
 void Server::Impl::deliver() {
   for (const Mailbox::Letter& letter : mailbox_.take()) {
-    letter.to->service.deliver(letter.batch);
+    Service& service = letter.to->service;
+    service.deliver(letter.batch);
+    if (letter.batch.replicas_wanted) {
+      reports_.replicas_wanted(service.model().names.front(), *letter.batch.replicas_wanted,
+                               environment_.unix_time_s());
+    }
   }
   await_watch_due();
 }

@@ -42,6 +42,7 @@ struct ServerOptions {
   TlsOptions tls;  // on both ports
   AdminOptions admin;
   std::string otlp_endpoint;  // address of a collector of traces; empty: traces are not sent
+  std::string scaler_url;     // gets the number of replicas wanted; empty: nothing does
   Heartbeat heartbeat;
   HttpLimits http;
   ApiKeys keys;  // keys of the public port; empty: none is needed

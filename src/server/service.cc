@@ -180,6 +180,10 @@ void Service::deliver(const OutputBatch& batch) {
     metrics_.groups(*batch.groups);
     feed_.serving(fleet_.serving());
   }
+  if (batch.replicas_wanted) {
+    fleet_.replicas_wanted(*batch.replicas_wanted);
+    metrics_.replicas_wanted(*batch.replicas_wanted);
+  }
   if (batch.form != nullptr || batch.groups != nullptr) {
     show_state(batch.at_ns);
   }

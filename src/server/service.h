@@ -94,6 +94,8 @@ class Service {
   void wake();
   // The engines are loaded, or an error says why they are not: then all that waits for them fails.
   void woke(const Status& loaded);
+  // Shows in metrics how often the model was moved without an operator.
+  void show_moves(int total) { metrics_.moves(total); }
   // Ends the streams to operators: the model is removed.
   void leave() { feed_.end(); }
   int replicas() const { return model_.replicas; }

@@ -23,7 +23,7 @@ SimulationConfig cluster(int replicas, RouterPolicy router) {
                                    .max_num_batched_tokens = 512,
                                    .max_model_len = 2048}},
           .replicas = replicas,
-          .router = router,
+          .dispatch = {router},
           .step_cost = {.fixed_us = 5000, .token_us = 50, .context_token_us = 0.01}};
 }
 
@@ -104,6 +104,25 @@ TEST(FleetSimulation, RequestsThatMoveWithTheirKvEndAsOthersDo) {
     EXPECT_EQ(request.reason, FinishReason::kLength);
   }
   EXPECT_EQ(to_csv(moved), to_csv(simulate(config, trace)));
+}
+
+// KV of one replica runs short while others have some.
+TEST(FleetSimulation, MovesByLoadSparePreemptions) {
+  std::map<MigratePolicy, std::int64_t> preemptions;
+  for (const unsigned seed : {5U, 6U, 7U}) {
+    const auto trace = random_trace(seed, 2'000, 24);
+    for (const MigratePolicy policy : {MigratePolicy::kOff, MigratePolicy::kLoad}) {
+      SimulationConfig config = cluster(4, RouterPolicy::kFirstToken);
+      config.dispatch.migrate = policy;
+      config.engine.scheduler.kv_blocks = 160;
+      const SimulationReport report = simulate(config, trace);
+      EXPECT_EQ(report.finished.size(), trace.size());
+      EXPECT_EQ(report.final.kv_blocks_used, 0);
+      EXPECT_EQ(report.final.adopted_with_kv_total > 0, policy == MigratePolicy::kLoad);
+      preemptions[policy] += report.final.preemptions_total;
+    }
+  }
+  EXPECT_LT(10 * preemptions[MigratePolicy::kLoad], 7 * preemptions[MigratePolicy::kOff]);
 }
 
 // PROTEAN_SIM_REQUESTS sets another number of requests, fewer for instrumented builds. Arrivals

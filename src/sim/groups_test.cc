@@ -30,7 +30,7 @@ SimulationConfig grouped_config(const GroupsScene& scene) {
   const std::vector<Precision> layers = {Precision::kF32};
   SimulationConfig config{.engine = group_engine(form, budget, true),
                           .replicas = scene.replicas,
-                          .router = RouterPolicy::kLeastLoaded,
+                          .dispatch = {RouterPolicy::kLeastLoaded},
                           .step_cost = alone,
                           .seed = 5,
                           .morph_cost = {.copy_bytes_per_us = 100, .fetch_bytes_per_us = 100}};
@@ -113,6 +113,106 @@ TEST(GroupsSimulation, LayersAreDroppedUnderABurstAndRestored) {
   EXPECT_EQ(replicas_alone(report), 4U);
   EXPECT_GT(report.pipelines.span_ns, report.pipelines.busy_ns);
   EXPECT_GT(report.pipelines.busy_ns, 0);
+}
+
+// The vote of the released code drops under the same burst, and fetches layers back while demand
+// falls.
+TEST(GroupsSimulation, ReplicasVoteToDropAndToRestore) {
+  const SimulationConfig config = grouped_config({.drop = DropPolicy::kReleased});
+  std::vector<TraceRequest> trace = poisson(60, 40, 30, 20);
+  for (int i = 0; i < 60; ++i) {
+    trace.push_back({trace.back().at_ns + kNsPerMs, 60, 60});
+  }
+  const TimeNs burst_ns = trace.back().at_ns;
+  for (int i = 0; i < 300; ++i) {  // a load that falls, for longer than 30 samples
+    trace.push_back({trace.back().at_ns + (50 + i) * kNsPerMs, 30, 20});
+  }
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  ASSERT_EQ(report.groups->together_total, 2) << "both pairs at once";
+  EXPECT_EQ(report.groups->apart_total, 2);
+  EXPECT_EQ(replicas_alone(report), 4U);
+  EXPECT_GT(report.changes.back().asked_ns, burst_ns + 14 * kNsPerS) << "29 half seconds";
+}
+
+// While a group forms, the exchange of KV alternates with steps in chunks of about a step's time,
+// or of one layer if that takes longer: no request waits for the whole exchange.
+TEST(GroupsSimulation, ExchangesOfKvAlternateWithSteps) {
+  const auto longest_gap_us = [](double bytes_per_us, TimeNs* exchange_ns = nullptr) {
+    SimulationConfig config = grouped_config({.replicas = 2});
+    config.groups->steps_at_once = 100;
+    config.group_cost->exchange = {.us = 1, .bytes_per_us = bytes_per_us};
+    config.keep_token_times = true;
+    config.wishes = {{40 * kNsPerMs,
+                      GroupWish{.groups = {{ReplicaId{0}, ReplicaId{1}}}, .by = GroupBy::kLayers}}};
+    const std::vector<TraceRequest> trace(2, {kNsPerMs, 60, 90});  // one in each replica
+    const SimulationReport report = simulate(config, trace);
+    EXPECT_EQ(report.finished.size(), 2U);
+    EXPECT_EQ(report.changes.size(), 1U);
+    if (exchange_ns != nullptr) {
+      *exchange_ns = static_cast<TimeNs>(static_cast<double>(report.kv_bytes_exchanged) /
+                                         bytes_per_us * kNsPerUs);
+    }
+    TimeNs gap_ns = 0;
+    for (const FinishedRequest& request : report.finished) {
+      for (std::size_t i = 1; i < request.tokens_ns.size(); ++i) {
+        gap_ns = std::max(gap_ns, request.tokens_ns[i] - request.tokens_ns[i - 1]);
+      }
+    }
+    return gap_ns / kNsPerUs;
+  };
+  const auto calm_us = longest_gap_us(1e9);
+  TimeNs exchange_ns = 0;
+  const auto busy_us = longest_gap_us(1, &exchange_ns);
+  const std::int64_t exchange_us = exchange_ns / kNsPerUs;
+  EXPECT_GT(exchange_us, 4 * calm_us) << "the whole exchange takes several steps' time";
+  EXPECT_LT(busy_us, calm_us + exchange_us / kGroupLayers + calm_us);
+  EXPECT_GT(busy_us, calm_us);
+}
+
+// Requests that need more KV than layers can free ask for more replicas, for as long as they do.
+TEST(GroupsSimulation, AShortageBeyondMemoryAsksForReplicas) {
+  SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});
+  config.groups->scaler_after_ns = 100 * kNsPerMs;
+  std::vector<TraceRequest> trace = poisson(60, 40, 30, 20);
+  const auto most_wanted = [&] {
+    const SimulationReport report = simulate(config, trace);
+    EXPECT_EQ(report.replicas_wanted.front().wanted, 4);
+    EXPECT_EQ(report.replicas_wanted.back().wanted, 4) << "the burst is over";
+    int most = 0;
+    for (const ReplicasWantedAt& at : report.replicas_wanted) {
+      most = std::max(most, at.wanted);
+    }
+    return most;
+  };
+  for (int i = 0; i < 6; ++i) {
+    trace.push_back({trace.back().at_ns + kNsPerMs, 60, 60});
+  }
+  EXPECT_EQ(most_wanted(), 4) << "what is dropped suffices";
+  for (int i = 0; i < 200; ++i) {
+    trace.push_back({trace.back().at_ns + kNsPerMs, 60, 60});
+  }
+  EXPECT_GT(most_wanted(), 6);
+}
+
+// KV of preempted requests that comes back from host memory costs its transfer, and what is
+// computed meanwhile hides it.
+TEST(GroupsSimulation, SwappedKvIsNotComputedAgain) {
+  const std::vector<TraceRequest> trace(8, {kNsPerMs, 60, 60});
+  const auto end_ns = [&](double bytes_per_us) {
+    SimulationConfig config = grouped_config({.replicas = 1});
+    config.morph_cost.swap_bytes_per_us = bytes_per_us;
+    const SimulationReport report = simulate(config, trace);
+    int preemptions = 0;
+    for (const FinishedRequest& request : report.finished) {
+      preemptions += request.usage.preemptions;
+      EXPECT_EQ(request.usage.output_tokens, 60);
+    }
+    EXPECT_GT(preemptions, 0);
+    return report.finished.back().times.finished_ns;
+  };
+  EXPECT_LT(end_ns(1e9), end_ns(0)) << "nothing is computed twice";
+  EXPECT_GT(end_ns(0.01), end_ns(0)) << "the link is slower than computing";
 }
 
 // Both policies over a thousand requests, some of which are long: nothing is lost and nothing

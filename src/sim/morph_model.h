@@ -20,10 +20,13 @@ struct MorphCost {
   double copy_bytes_per_us = 1000;   // copies of variants and KV blocks, while no step runs
   double fetch_bytes_per_us = 1000;  // copies of shards that another device of the group holds
   double share_during_steps = 1;     // share of this bandwidth for variants while a step runs
-  double step_slowdown = 0;          // share by which a step that begins during a copy takes longer
-  double page_us = 2;                // time to attach one page to the KV cache
-  double failure_probability = 0;    // share of preparations that fail
-  TimeNs failing_until_ns = 0;       // before this time, every preparation fails
+  // KV of preempted requests comes back from host memory at this rate, to each device, while others
+  // compute (InferCept); 0: it is computed again.
+  double swap_bytes_per_us = 0;
+  double step_slowdown = 0;        // share by which a step that begins during a copy takes longer
+  double page_us = 2;              // time to attach one page to the KV cache
+  double failure_probability = 0;  // share of preparations that fail
+  TimeNs failing_until_ns = 0;     // before this time, every preparation fails
 };
 
 // Models the workers' part of a morph on the devices of a form. Prepared steps are copied one after

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "cost/memory.h"
 
 namespace protean {
 namespace {
@@ -220,20 +221,53 @@ StepResult SimulatedDevices::result_of(const StepPlan& plan) const {
   return result;
 }
 
+// Takes tokens off a plan whose KV was computed before, and returns how many.
+std::int64_t SimulatedDevices::take_swapped(StepPlan& plan) {
+  std::int64_t swapped = 0;
+  for (SequenceSlice& slice : plan.slices) {
+    int& computed = computed_[slice.request];
+    const int end = slice.first_position + slice.token_count;
+    const int back = std::clamp(computed - slice.first_position, 0, slice.token_count);
+    slice.first_position += back;
+    slice.token_count -= back;
+    computed = std::max(computed, end);
+    swapped += back;
+  }
+  std::erase_if(plan.slices, [](const SequenceSlice& slice) { return slice.token_count == 0; });
+  plan.tokens.resize(plan.tokens.size() - static_cast<std::size_t>(swapped));
+  return swapped;
+}
+
+// Leaves what is to be computed in plans, and returns how long KV takes to come from host memory.
+TimeNs SimulatedDevices::swap_in(const Group& group, std::vector<StepPlan>& plans) {
+  std::int64_t tokens = 0;
+  for (StepPlan& plan : plans) {
+    tokens += take_swapped(plan);
+  }
+  const Form& form = group.model->form();
+  const auto bytes = static_cast<double>(tokens * kv_block_bytes(group.model->spec(), form.kv) /
+                                         form.kv.block_tokens);
+  return ns_of(bytes / static_cast<double>(form.group.size()) / times_.morph.swap_bytes_per_us);
+}
+
 // Runs a step with a plan for each home.
 void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
   Group& group = top(first);
   check(plans.size() == group.homes.size(), "a step has a plan for each home");
+  const bool swaps = times_.morph.swap_bytes_per_us > 0 && group.model;
+  std::vector<StepPlan> computed = swaps ? plans : std::vector<StepPlan>();
+  const TimeNs swap_ns = swaps ? swap_in(group, computed) : 0;
   std::vector<StepWork> works;
-  for (const StepPlan& plan : plans) {
+  for (const StepPlan& plan : swaps ? computed : plans) {
     works.push_back(work_of_plan(group, plan));
   }
+  const TimeNs begun_ns = std::max(world_.now_ns, group.timeline.all_free_ns());
   const bool copies = group.model && group.model->copying();
   const double slower = copies ? 1 + times_.morph.step_slowdown : 1;
   const double asleep_share = asleep(world_.now_ns - group.timeline.all_free_ns());
   const double element_bytes = times_.cost.activation_bytes;
   const int hidden = group.model ? group.model->spec().hidden : 0;
-  const std::vector<TimeNs> done_ns = group.timeline.run(
+  std::vector<TimeNs> done_ns = group.timeline.run(
       group.way, works, world_.now_ns,
       {.compute =
            [&](std::size_t devices, const StepWork& work, const ModelPart& part) {
@@ -245,6 +279,11 @@ void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
            [&](const StepWork& work) {
              return ns_of(times_.cost.rows.time_us(work.tokens * hidden * element_bytes));
            }});
+  if (swap_ns > 0) {  // what is computed meanwhile hides it
+    const TimeNs swapped_ns = group.timeline.meet(
+        world_.now_ns, std::max<TimeNs>(0, begun_ns + swap_ns - group.timeline.all_free_ns()));
+    std::fill(done_ns.begin(), done_ns.end(), swapped_ns);
+  }
   for (std::size_t home = 0; home < plans.size(); ++home) {
     if (!plans[home].tokens.empty()) {
       const ReplicaId replica = plans.size() == 1 ? first : group.replicas[home];

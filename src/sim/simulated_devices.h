@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
@@ -80,6 +81,8 @@ class SimulatedDevices final : public DeviceGroups, public KvExchange {
   void refresh(Group& group) const;
   StepWork work_of_plan(const Group& group, const StepPlan& plan) const;
   StepResult result_of(const StepPlan& plan) const;
+  std::int64_t take_swapped(StepPlan& plan);
+  TimeNs swap_in(const Group& group, std::vector<StepPlan>& plans);
   void run(ReplicaId first, std::vector<StepPlan> plans);
   void commit(ReplicaId replica, MorphId id);
   TimeNs exchange_ns(Group& group, const MorphStep& step);
@@ -90,6 +93,7 @@ class SimulatedDevices final : public DeviceGroups, public KvExchange {
   // By first replica: the replica alone, then the groups that it leads, the innermost first.
   std::vector<std::vector<std::unique_ptr<Group>>> groups_;
   std::vector<std::unique_ptr<ReplicaExecutor>> executors_;
+  std::unordered_map<RequestId, int> computed_;  // tokens whose KV was computed, if KV is swapped
   PipelineUse ended_pipelines_;
   std::int64_t kv_bytes_exchanged_ = 0;
 };

@@ -49,7 +49,7 @@ class World : public TokenSink {
         devices_(
             config.replicas, times_of(config), form_of(config), config.seed,
             {now_ns_, heap_, [this](RequestId id, int position) { return drawn(id, position); }}),
-        fleet_(config.router, members(), *this, &devices_, groups()) {}
+        fleet_(config.dispatch, members(), *this, &devices_, groups()) {}
 
   SimulationReport run() {
     for (std::size_t i = 0; i < config_.wishes.size(); ++i) {
@@ -97,6 +97,9 @@ class World : public TokenSink {
     if (batch.groups != nullptr) {
       see(*batch.groups);
       report_.groups = batch.groups;
+    }
+    if (batch.replicas_wanted) {
+      report_.replicas_wanted.push_back({batch.at_ns, batch.replicas_wanted->wanted});
     }
     for (const Output& output : batch.outputs) {
       if (const auto* finished = std::get_if<Finished>(&output)) {

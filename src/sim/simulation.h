@@ -14,8 +14,8 @@
 #include "cost/group_cost.h"
 #include "cost/step_time.h"
 #include "engine/engine.h"
+#include "fleet/balancing.h"
 #include "fleet/regrouping.h"
-#include "fleet/router.h"
 #include "sim/device_timeline.h"
 #include "sim/morph_model.h"
 #include "trace/trace.h"
@@ -31,7 +31,7 @@ struct WishAt {
 struct SimulationConfig {
   EngineConfig engine;  // each replica's engine
   int replicas = 1;
-  RouterPolicy router = RouterPolicy::kFirstToken;
+  Dispatch dispatch;
   StepCost step_cost;      // what steps take; engine.step_cost, if known, is what engines believe
   std::uint64_t seed = 0;  // seed of prompts, output tokens and cancels
   int shared_prefix_tokens = 0;   // length of the prefix that all prompts share
@@ -69,6 +69,12 @@ struct FinishedRequest {
   std::vector<TimeNs> tokens_ns;  // when each token came, if they are kept
 };
 
+// How many replicas a fleet wants from this time on.
+struct ReplicasWantedAt {
+  TimeNs at_ns = 0;
+  int wanted = 0;
+};
+
 // A request that was not accepted.
 struct RefusedRequest {
   std::uint64_t request = 0;
@@ -85,10 +91,11 @@ struct FormAt {
 struct SimulationReport {
   std::vector<FinishedRequest> finished;  // ordered by end
   std::vector<FormAt> forms;
-  std::shared_ptr<const GroupsStatus> groups;  // after the last change; null: no groups may form
-  std::vector<RegroupRecord> changes;          // changes of groups, ordered by end
-  PipelineUse pipelines;                       // use of replicas and groups with several stages
-  std::int64_t kv_bytes_exchanged = 0;         // KV moved while groups formed and split
+  std::shared_ptr<const GroupsStatus> groups;     // after the last change; null: no groups may form
+  std::vector<RegroupRecord> changes;             // changes of groups, ordered by end
+  PipelineUse pipelines;                          // use of replicas and groups with several stages
+  std::vector<ReplicasWantedAt> replicas_wanted;  // the first one at the first event
+  std::int64_t kv_bytes_exchanged = 0;            // KV moved while groups formed and split
   std::vector<RefusedRequest> refusals;
   std::int64_t refused = 0;           // refusals.size()
   std::vector<Observation> replicas;  // after the last event

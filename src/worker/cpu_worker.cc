@@ -394,7 +394,6 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
 
 void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
                             std::function<void()> done) {
-  check(source.group().devices.size() == group().devices.size(), "equal groups copy KV");
   const auto left = std::make_shared<std::atomic<std::size_t>>(group().devices.size());
   const auto one_done = [left, done = std::move(done)] {
     if (left->fetch_sub(1) == 1) {
@@ -402,8 +401,8 @@ void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& mov
     }
   };
   const std::lock_guard lock(order_);
-  for (std::size_t device = 0; device < group().devices.size(); ++device) {
-    group().devices[device]->push(KvCopy{source.group().devices[device], moves, one_done});
+  for (DeviceWorker* const device : group().devices) {
+    device->push(KvCopy{source.group().devices, moves, one_done});
   }
 }
 

@@ -68,9 +68,10 @@ class CpuWorker : public Executor {
   void give_up() override;
   bool given_up() const { return devices_.front()->given_up(); }
 
-  // Copies KV blocks of a worker with an equal group into this one's, after the steps started so
-  // far and before any later one; then calls `done` on a device's thread. The source's blocks must
-  // not change until then, and this worker must be stopped before the source is destroyed.
+  // Copies KV blocks of another worker's group into this one's, after the steps started so far and
+  // before any later one; then calls `done` on a device's thread. The groups may divide the model
+  // differently, in equally many shards. Until then the source's blocks must not change, nor what
+  // its devices hold; this worker must be stopped before the source is destroyed.
   void copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
                    std::function<void()> done);
 

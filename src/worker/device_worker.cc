@@ -320,13 +320,18 @@ void DeviceWorker::run(const PrepareResize& entry) {
 }
 
 void DeviceWorker::run(const std::vector<BlockMove>& moves) {
-  rank_->copy_blocks(*rank_, moves, given_up_);
+  rank_->copy_blocks(moves, given_up_);
 }
 
 void DeviceWorker::run(const KvCopy& copy) {
-  rank_->copy_blocks(copy.source->rank(), copy.moves, given_up_);
-  const bool sound_here = sound();
-  if (!given_up_ && copy.source->sound() && sound_here) {
+  for (const DeviceWorker* const source : copy.sources) {
+    rank_->copy_blocks_of(source->rank(), copy.moves, given_up_);
+  }
+  bool all_sound = sound();
+  for (DeviceWorker* const source : copy.sources) {
+    all_sound = source->sound() && all_sound;
+  }
+  if (!given_up_ && all_sound) {
     copy.done();
   }
 }

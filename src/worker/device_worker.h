@@ -39,9 +39,10 @@ struct DeviceChange {
 };
 class DeviceWorker;
 
-// Copies KV blocks of a device that holds the same, then calls `done` if both have lost no memory.
+// Copies what the device holds of KV blocks of another group, whose devices together hold it too,
+// then calls `done` if no device of them has lost memory.
 struct KvCopy {
-  DeviceWorker* source = nullptr;
+  std::vector<DeviceWorker*> sources;
   std::vector<BlockMove> moves;
   std::function<void()> done;
 };

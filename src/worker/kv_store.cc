@@ -275,4 +275,19 @@ void KvStore::copy(const KvStore& source, const BlockMove& move, std::int64_t pa
   }
 }
 
+void KvStore::copy(const KvStore& source, const BlockMove& move, const CommonHeads& heads) const {
+  const auto index = static_cast<std::size_t>(heads.layer);
+  const cpu::KvLayer& from = source.layers_[index];
+  const cpu::KvLayer& to = layers_[index];
+  check(move.from >= 0 && move.from < source.blocks() && move.to >= 0 && move.to < blocks() &&
+            from.slot_bytes() == to.slot_bytes() && heads.from + heads.count <= from.kv_heads &&
+            heads.to + heads.count <= to.kv_heads,
+        "both stores have the block and its heads");
+  std::memcpy(
+      to.base + place_of(heads.layer, move.to) * to.block_stride_bytes + heads.to * to.slot_bytes(),
+      from.base + source.place_of(heads.layer, move.from) * from.block_stride_bytes +
+          heads.from * from.slot_bytes(),
+      static_cast<std::size_t>(heads.count * to.slot_bytes()));
+}
+
 }  // namespace protean

@@ -85,6 +85,16 @@ class KvStore {
   // into `parts` about equal pieces. The store may be this one; its blocks are as large.
   void copy(const KvStore& source, const BlockMove& move, std::int64_t part,
             std::int64_t parts) const;
+  // Heads of a layer that two stores have: `count` from head `from` of the source's slots on, which
+  // are those from head `to` on here.
+  struct CommonHeads {
+    int layer = 0;
+    int from = 0;
+    int to = 0;
+    int count = 0;
+  };
+  // Copies these heads of block `from` of another store to block `to` of this one.
+  void copy(const KvStore& source, const BlockMove& move, const CommonHeads& heads) const;
 
  private:
   // A layer's array on pages.

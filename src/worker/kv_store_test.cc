@@ -199,5 +199,29 @@ TEST(KvStore, CopiesBlocksWholeInAnyNumberOfParts) {
   }
 }
 
+// One store has heads 2 and 3 of layer 1, the other one heads 0 to 3 of both layers.
+TEST(KvStore, CopiesTheHeadsThatTwoStoresHave) {
+  const ModelSpec spec = spec_of(2, 4, 16);
+  const KvForm form{.block_tokens = 4, .blocks = 3};
+  Holding part = whole(spec, 2);
+  part.layers[0].attention = {};
+  part.layers[1].attention = {1, 1};
+  const auto from = *KvStore::create({spec, whole(spec, 2), 2, form});
+  const auto to = *KvStore::create({spec, part, 2, form});
+  const cpu::KvLayer& source = from->layers()[1];
+  const cpu::KvLayer& target = to->layers()[1];
+  const std::int64_t slot = source.slot_bytes();
+  const auto size = static_cast<std::size_t>(slot);
+  for (int head = 0; head < 4; ++head) {
+    std::fill_n(source.base + 2 * source.block_stride_bytes + head * slot, size,
+                static_cast<std::byte>(head));
+  }
+  to->copy(*from, {.from = 2, .to = 1}, {.layer = 1, .from = 2, .to = 0, .count = 2});
+  for (int head = 0; head < 2; ++head) {
+    const std::span bytes(target.base + target.block_stride_bytes + head * slot, size);
+    EXPECT_EQ(std::ranges::count(bytes, static_cast<std::byte>(2 + head)), slot) << head;
+  }
+}
+
 }  // namespace
 }  // namespace protean

@@ -419,14 +419,37 @@ void Rank::swap_component(const SwapComponent& swap, ShardMemory& memory) {
   pages_.swap(weights_, swap, memory);
 }
 
-void Rank::copy_blocks(const Rank& source, std::span<const BlockMove> moves,
-                       const std::atomic<bool>& given_up) {
+void Rank::copy_blocks(std::span<const BlockMove> moves, const std::atomic<bool>& given_up) {
   const std::int64_t parts = ceil_div(kv_->block_bytes(), kCopiedAtOnceBytes);
   for (const BlockMove& move : moves) {
     if (given_up) {
       return;  // the others do without this device and may have changed their arrays
     }
-    team_.run(parts, [&](std::int64_t part, int) { kv_->copy(*source.kv_, move, part, parts); });
+    team_.run(parts, [&](std::int64_t part, int) { kv_->copy(*kv_, move, part, parts); });
+  }
+}
+
+void Rank::copy_blocks_of(const Rank& source, std::span<const BlockMove> moves,
+                          const std::atomic<bool>& given_up) {
+  const int heads = spec_.attention.kv_heads / weights_.shards;  // of a shard
+  std::vector<KvStore::CommonHeads> common;
+  for (int layer = 0; layer < spec_.layers; ++layer) {
+    const ShardRun& from = source.weights_.holding.of(layer, Component::kAttention);
+    const ShardRun& to = weights_.holding.of(layer, Component::kAttention);
+    const int first = std::max(from.first, to.first);
+    const int count = std::min(from.first + from.count, to.first + to.count) - first;
+    if (count > 0) {
+      common.push_back(
+          {layer, (first - from.first) * heads, (first - to.first) * heads, count * heads});
+    }
+  }
+  for (const BlockMove& move : moves) {
+    if (given_up) {
+      return;
+    }
+    team_.run(std::ssize(common), [&](std::int64_t i, int) {
+      kv_->copy(*source.kv_, move, common[static_cast<std::size_t>(i)]);
+    });
   }
 }
 

@@ -146,10 +146,12 @@ class Rank {
 
   // Between steps: gives the component the weights in `memory`, which then holds the old ones.
   void swap_component(const SwapComponent& swap, ShardMemory& memory);
-  // Copies blocks of another rank's KV, or of this one's, into this one's. Begins no further block
-  // once this device is given up.
-  void copy_blocks(const Rank& source, std::span<const BlockMove> moves,
-                   const std::atomic<bool>& given_up);
+  // Copies blocks of this rank's KV. Begins no further block once this device is given up.
+  void copy_blocks(std::span<const BlockMove> moves, const std::atomic<bool>& given_up);
+  // The same for what this rank holds of blocks of another one, which may hold other heads and
+  // layers.
+  void copy_blocks_of(const Rank& source, std::span<const BlockMove> moves,
+                      const std::atomic<bool>& given_up);
 
   // Between steps, with all devices of the group: changes what they hold, with KV, and their homes.
   // `device` is this one's index in the group. `memory` has the weights that were fetched for a

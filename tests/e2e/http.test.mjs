@@ -196,6 +196,7 @@ describe('keys, TLS and operators', { skip }, () => {
     ['an empty key', ['--api-key', ''], /key is empty/],
     ['an origin with a path', ['--allow-origin', 'https://a.example/x'], /--allow-origin/],
     ['an open admin port', ['--admin-port', '0', '--admin-host', '0.0.0.0'], /--admin-key/],
+    ['a scaler that is no URL', ['--scaler-url', 'localhost:9000'], /--scaler-url .*localhost:9000.* give an address like http/],
     ['a collector behind https', ['--otlp-endpoint', 'https://a:4318'], /--otlp-endpoint/],
     ['a log level there is not', ['--log-level', 'loud'], /loud/],
     ['a body larger than all', ['--max-body-size', '2GiB'], /--max-inflight-body-bytes/],
@@ -297,6 +298,33 @@ describe('what operators see', { skip }, () => {
     for (let i = 0; i < 5; ++i) assert.equal((await ask({})).status, 200);
     assert.equal(await server.stop(), 0);
     assert.equal(got.length, 1);
+  });
+
+  it('tells a scaler how many replicas the load asks for, until it takes the number', async () => {
+    const got = [];
+    const scaler = http.createServer((request, response) => {
+      let text = '';
+      request.on('data', (data) => { text += data; }).on('end', () => {
+        got.push({ method: request.method, path: request.url, type: request.headers['content-type'], ...JSON.parse(text) });
+        response.statusCode = got.length === 1 ? 503 : 204;
+        response.end();
+      });
+    });
+    await new Promise((settle) => scaler.listen(0, '127.0.0.1', settle));
+    const server = await Server.start('--scaler-url', `http://127.0.0.1:${scaler.address().port}/scale?key=1`, '--scaler-after', '0',
+      '--kv-cache-memory', '256KiB', '--max-model-len', '256', '--max-num-seqs', '64', '--no-enable-prefix-caching');
+    const ask = () => fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify({ prompt: 'Once', max_tokens: 200, ignore_eos: true }) });
+    const asked = await Promise.all(Array.from({ length: 64 }, async () => (await ask()).json()));
+    assert.ok(asked.every((answer) => answer.usage.completion_tokens === 200));
+    for (let i = 0; i < 1500 && got.at(-1)?.replicas_wanted !== 1; ++i) await sleep(20);
+    assert.ok(got[0].replicas_wanted > 1, `the queue lacks KV: ${JSON.stringify(got)}`);
+    assert.ok(got.length >= 2, 'what was answered 503 is sent again');
+    const { at, ...last } = got.at(-1);
+    assert.deepEqual(last, { method: 'POST', path: '/scale?key=1', type: 'application/json', model: modelName, replicas: 1, replicas_wanted: 1 });
+    assert.ok(Math.abs(at - Date.now() / 1000) < 60);
+    assert.equal((await server.metrics()).get(`protean:replicas_wanted{model_name="${modelName}"}`), 1);
+    assert.equal(await server.stop(), 0);
+    await new Promise((settle) => scaler.close(settle));
   });
 
   it('has every metric of vLLM that others read, in strict exposition format', async () => {

@@ -3,10 +3,10 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { builtin, program, Server, sleep } from './server.mjs';
+import { builtin, model as tiny, program, Server, skip, sleep } from './server.mjs';
 
 let scratch;
 before(() => { scratch = mkdtempSync(join(tmpdir(), 'protean-intent-')); });
@@ -131,5 +131,57 @@ describe('PUT /admin/intent', () => {
     assert.match((await want('min-latancy')).error.message, /did you mean min-latency\?/);
     assert.match((await want(3)).error.message, /send {"intent": "min-latency"}/);
     assert.equal((await json(await fetch(`${admin}/admin/intent?model=other`))).status, 404);
+  });
+});
+
+describe('--move-models auto', { skip: skip || (availableParallelism() < 2 && 'needs two CPUs') }, () => {
+  it('gives a model another device when both are busy on one, without a failed or a different answer', async () => {
+    const server = await Server.startWith({ path: ['--model', `story=${builtin}`, '--model', `tiny=${tiny}`] }, ...cache(),
+      '--admin-port', '0', '--devices', '2', '--intent', 'min-device-hours', '--move-models', 'auto', '--move-window', '4',
+      '--kv-cache-memory', '8MiB', '--max-num-seqs', '4');
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+      for (let i = 0; i < 600 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      const bound = () => [...server.log.matchAll(/device 0: 1 thread on CPU (\d+), pinned/g)].map(([, cpu]) => cpu);
+      assert.equal(bound().length, 2, server.log);
+      assert.equal(bound()[0], bound()[1], 'a device of two is enough while the load is low');
+      const text = async (model) => {
+        const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST',
+          body: JSON.stringify({ model, prompt: 'Once upon a time', max_tokens: 24, temperature: 0, ignore_eos: true }) });
+        const { choices, error } = await answer.json();
+        assert.equal(answer.status, 200, error?.message);
+        return choices[0].text;
+      };
+      const names = ['story', 'tiny'];
+      const before = await Promise.all(names.map(text));
+      const texts = [new Set(), new Set()];
+      let busy = true;
+      const clients = [0, 1, 0, 1].map(async (model) => {
+        for (; busy;) texts[model].add(await text(names[model]));
+      });
+      let moved;
+      for (let i = 0; i < 1500 && moved?.change.state !== 'done'; ++i) {
+        await sleep(50);
+        const { models } = await (await fetch(`${admin}/admin/models`)).json();
+        const name = models.find(({ moves }) => moves > 0)?.model;
+        moved = name && await (await fetch(`${admin}/admin/intent?model=${name}`)).json();
+      }
+      busy = false;
+      await Promise.all(clients);
+      const { change, intent, model } = moved;
+      assert.equal(change.state, 'done', JSON.stringify(moved));
+      assert.match(change.why, /^from device 0 to 1, .*other models make its answers [\d.]+ times slower now and [\d.]+ times there/);
+      assert.ok(change.saves_s > change.costs_s && change.costs_s > 0, JSON.stringify(change));
+      assert.deepEqual([change.devices, intent, moved.moves], [[1], 'min-device-hours', 1]);
+      assert.equal(new Set(bound()).size, 2, 'its threads are on the CPU of the other device');
+      assert.equal((await server.metrics()).get(`protean:model_moves_total{engine="0",model_name="${model}"}`), 1);
+      for (const [place, name] of names.entries()) {
+        const known = [before[place], await text(name)];
+        assert.ok([...texts[place]].every((one) => known.includes(one)), `${name}: each answer is of one configuration`);
+      }
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
   });
 });

@@ -1,4 +1,5 @@
-// Many impatient clients for a while: LOAD_SECONDS=60 LOAD_STREAMS=256 LOAD_SEED=1 node load.mjs
+// Many impatient clients for a while: LOAD_SECONDS=60 LOAD_STREAMS=256 LOAD_SEED=1 node load.mjs [FLAG...]
+// Flags are of the server, such as --tensor-parallel-size 2.
 //
 // Other clients send garbage, stall, read nothing and reset at the same time. Every well-formed request
 // must end without an error. At rest nothing may be running, waiting or holding KV, no file may be
@@ -127,5 +128,6 @@ export async function load({ seconds, streams, seed, flags = [] }) {
 
 if (process.argv[1] === new URL(import.meta.url).pathname) {
   const env = (name, otherwise) => Number(process.env[name] ?? otherwise);
-  await load({ seconds: env('LOAD_SECONDS', 60), streams: env('LOAD_STREAMS', 256), seed: env('LOAD_SEED', 1) });
+  const flags = process.argv.slice(2);
+  await load({ seconds: env('LOAD_SECONDS', 60), streams: env('LOAD_STREAMS', 256), seed: env('LOAD_SEED', 1), flags });
 }

@@ -65,6 +65,9 @@ describe('protean profile --steps', () => {
       .map(({ measured_us, predicted_us }) => Math.abs(predicted_us / measured_us - 1));
     assert.equal(steps.held_out_steps, errors.length);
     assert.ok(Math.abs(steps.worst_error - Math.max(...errors)) < 1e-9);
+    const { without_prefix: alone, with_prefix: after } = steps.microbatches;
+    assert.deepEqual([alone.steps, after.steps], [2 * 4, 2 * 1], 'prompts of 8 tokens or more at two precisions');
+    for (const { mean_error, mean_error_by_tokens } of [alone, after]) assert.ok(mean_error >= 0 && mean_error_by_tokens > 0);
     // A held-out step, predicted by hand from what was printed: 10 sequences after 32 tokens each, each read as a tile of 64.
     const ten = steps.held_out.find(({ step, layers }) => step === 'decode 10' && layers.startsWith('w4') && !layers.includes('+'));
     const by_hand = predicted(steps, { tokens: 10, sequences: 10, logits: 10, context: 330, kv: 640 }, 'w4');

@@ -265,6 +265,9 @@ HttpReply fleet_reply(const Service& service) {
                         {"released_total", seen.released_total}});
   }
   json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
+  if (fleet.replicas_wanted()) {
+    shown["replicas_wanted"] = fleet.replicas_wanted()->wanted;
+  }
   if (fleet.groups() != nullptr) {
     for (auto& [name, value] : shown_groups(fleet.groups_now(), service.unix_offset_ns())) {
       shown[name] = std::move(value);
@@ -432,6 +435,7 @@ HttpReply Admin::models_reply() const {
     json::object shown = setting_.residents.intent_of(*service);
     models.push_back({{"model", model.names.front()},
                       {"intent", shown["intent"]},
+                      {"moves", shown["moves"]},
                       {"names", json::array(model.names.begin(), model.names.end())},
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},

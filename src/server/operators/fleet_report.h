@@ -10,6 +10,7 @@
 #include "contract/groups.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
+#include "contract/replicas_wanted.h"
 #include "cost/pages.h"
 
 namespace protean {
@@ -27,9 +28,13 @@ class FleetReport {
   }
   void groups(std::shared_ptr<const GroupsStatus> status) { groups_ = std::move(status); }
 
+  void replicas_wanted(const ReplicasWanted& wanted) { wanted_ = wanted; }
+
   int replicas() const { return static_cast<int>(seen_.size()); }
   const Observation& seen(ReplicaId replica) const { return seen_[index(replica)]; }
   const FormStatus& form(ReplicaId replica) const { return *forms_[index(replica)]; }
+  // Nothing before the fleet has begun.
+  const std::optional<ReplicasWanted>& replicas_wanted() const { return wanted_; }
   // Null if the replicas cannot be grouped.
   const GroupsStatus* groups() const { return groups_.get(); }
 
@@ -57,6 +62,7 @@ class FleetReport {
   std::vector<Observation> seen_;                         // by replica
   std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
   std::shared_ptr<const GroupsStatus> groups_;
+  std::optional<ReplicasWanted> wanted_;
 };
 
 // Shows the replicas of a fleet by their numbers: the form's status for each replica that serves,

@@ -31,6 +31,12 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                           .Help("Replicas whose devices have failed.")
                           .Register(registry)
                           .Add({{"model_name", model_name}})),
+      wanted_(BuildGauge()
+                  .Name("protean:replicas_wanted")
+                  .Help("Replicas that the load asks for: more than this server has if KV stays "
+                        "short although its policies had time to free some.")
+                  .Register(registry)
+                  .Add({{"model_name", model_name}})),
       together_(changes(registry, model_name, "group")),
       apart_(changes(registry, model_name, "replicas")) {}
 
@@ -58,6 +64,10 @@ void GroupMetrics::show(const GroupsStatus& status) {
   const RegroupRecord* latest = status.history.empty() ? nullptr : &status.history.back();
   show(together_, status.together_total, latest != nullptr && latest->together ? latest : nullptr);
   show(apart_, status.apart_total, latest != nullptr && !latest->together ? latest : nullptr);
+}
+
+void GroupMetrics::show(const ReplicasWanted& wanted) {
+  wanted_.Set(wanted.wanted);
 }
 
 void GroupMetrics::show(Changes& changes, std::int64_t total, const RegroupRecord* latest) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "contract/groups.h"
+#include "contract/replicas_wanted.h"
 #include "server/operators/mirrored_counter.h"
 
 namespace protean {
@@ -17,6 +18,7 @@ class GroupMetrics {
  public:
   GroupMetrics(prometheus::Registry& registry, const std::string& model_name);
   void show(const GroupsStatus& status);
+  void show(const ReplicasWanted& wanted);
 
  private:
   // Changes to one group, or to replicas.
@@ -32,6 +34,7 @@ class GroupMetrics {
   prometheus::Gauge& running_;
   MirroredCounter failures_;
   prometheus::Gauge& out_of_service_;
+  prometheus::Gauge& wanted_;
   Changes together_;
   Changes apart_;
 };

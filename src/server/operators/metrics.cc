@@ -319,11 +319,16 @@ struct Metrics::Series {
 Metrics::Metrics(const MetricsLabels& labels, int replicas)
     : series_(std::make_unique<Series>(labels, replicas)) {
   residence(Residence::kAwake);
+  moves(0);
 }
 Metrics::~Metrics() = default;
 
 void Metrics::groups(const GroupsStatus& status) {
   series_->groups.show(status);
+}
+
+void Metrics::replicas_wanted(const ReplicasWanted& wanted) {
+  series_->groups.show(wanted);
 }
 
 // A model that sleeps keeps nothing in memory, which vLLM calls discard_all.
@@ -337,6 +342,13 @@ void Metrics::residence(Residence residence) {
           .Set(now ? 1 : 0);
     }
   }
+}
+
+void Metrics::moves(int total) {
+  Counter& counter = series_->replicas.front()->make.counter(
+      "protean:model_moves_total",
+      "Moves of the model to other devices or another configuration, without an operator.");
+  counter.Increment(total - counter.Value());
 }
 
 void Metrics::engine(ReplicaId replica, const Observation& seen) {

@@ -10,6 +10,7 @@
 #include "contract/groups.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
+#include "contract/replicas_wanted.h"
 #include "contract/request.h"
 #include "server/residence.h"
 
@@ -40,7 +41,9 @@ class Metrics {
   void engine(ReplicaId replica, const Observation& seen);
   void form(ReplicaId replica, const FormStatus& status);
   void groups(const GroupsStatus& status);
+  void replicas_wanted(const ReplicasWanted& wanted);
   void residence(Residence residence);
+  void moves(int total);  // to other devices or configurations, without an operator
   void first_token(ReplicaId replica, TimeNs waited_ns);
   void next_token(ReplicaId replica, TimeNs waited_ns);
   void finished(ReplicaId replica, const EndedRequest& record);

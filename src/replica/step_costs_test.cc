@@ -1,0 +1,80 @@
+#include "replica/step_costs.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "device/cpu/team.h"
+#include "model/random_checkpoint.h"
+
+namespace protean {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelSpec interrupted_spec() {
+  ModelSpec spec{.architecture = "test",
+                 .layers = 3,
+                 .hidden = 64,
+                 .ffn = 128,
+                 .vocab = 300,
+                 .max_context = 512};
+  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 16};
+  return spec;
+}
+
+// Measures a fingerprint with pauses, each of which counts, and returns it.
+Result<Fingerprint> measure(const StepCostSource& source, const std::function<void()>& pause) {
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, interrupted_spec(), 1);
+  std::string remark;
+  auto found = learn_step_cost(source, checkpoint,
+                               {.layers = {Precision::kBf16},
+                                .kv = {},
+
+                                .budget_s = 0,
+                                .before_step = pause},
+                               &remark);
+  EXPECT_EQ(remark, "");
+  return found;
+}
+
+TEST(StepCosts, AFingerprintGoesOnWhereItsProcessEnded) {
+  const fs::path folder =
+      fs::path(testing::TempDir()) / fmt::format("step_costs_test.{}", ::getpid());
+  fs::create_directories(folder / "model");
+  std::ofstream(folder / "model" / "model.safetensors") << "weights";
+  std::ofstream(folder / "model" / "config.json") << "{}";
+  const StepCostSource source{
+      .model = folder / "model", .directory = folder / "cache", .version = "1"};
+  int whole = 0;
+  const auto uninterrupted = measure(source, [&] {
+    if (++whole == 20) {  // what is on disk is what a process that ended now would leave
+      fs::copy(folder / "cache", folder / "stopped");
+    }
+  });
+  ASSERT_TRUE(uninterrupted.ok()) << uninterrupted.error().message;
+  ASSERT_TRUE(fs::exists(folder / "stopped"));
+  EXPECT_EQ(uninterrupted->kept_times, 0);
+  const StepCostSource stopped{
+      .model = folder / "model", .directory = folder / "stopped", .version = "1"};
+  const FingerprintOptions options{.layers = {Precision::kBf16}};
+  EXPECT_FALSE(kept_step_cost(stopped, interrupted_spec(), options).ok());
+  int rest = 0;
+  const auto resumed = measure(stopped, [&] { ++rest; });
+  ASSERT_TRUE(resumed.ok()) << resumed.error().message;
+  EXPECT_GT(resumed->kept_times, 0);
+  EXPECT_LT(rest, whole);
+  EXPECT_EQ(resumed->steps.size(), uninterrupted->steps.size());
+  EXPECT_TRUE(kept_step_cost(stopped, interrupted_spec(), options).ok());
+  // The times of a fingerprint that is saved are not kept.
+  EXPECT_EQ(measure(stopped, [] {})->kept_times, 0);
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace protean
