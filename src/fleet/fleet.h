@@ -184,7 +184,7 @@ class Fleet : private TokenSink {
   void remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns);
   void forget_groups(const GroupWish& wish);
   void forget_parted();
-  bool weighs(GroupBy by) const;
+  bool is_joint(GroupBy by) const;
   void weigh(TimeNs now_ns);
   bool regroups(TimeNs now_ns);
   bool part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns);

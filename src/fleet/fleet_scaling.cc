@@ -206,7 +206,7 @@ void Fleet::count_failures(TimeNs now_ns) {
   attempts_.failures_seen = grouping_.failures().count;
   const TimeNs since_pause_ns = now_ns - attempts_.not_before_ns;
   int& in_a_row = attempts_.failed_in_a_row;
-  in_a_row = since_pause_ns > kNsPerS << kMostDoublings ? 0 : in_a_row;
+  in_a_row = since_pause_ns > (kNsPerS << kMostDoublings) ? 0 : in_a_row;
   attempts_.not_before_ns = now_ns + (kNsPerS << std::min(in_a_row++, kMostDoublings));
   for (HeldRequest& held : held_) {
     ++held.failed_attempts;

@@ -24,7 +24,7 @@ bool weighs(const GroupConfig& config) {
 }
 
 // Returns true if groups of this kind are formed and parted by what that is predicted to save.
-bool Fleet::weighs(GroupBy by) const {
+bool Fleet::is_joint(GroupBy by) const {
   const GroupConfig& config = grouping_.config();
   return by == GroupBy::kShards ? config.scale == ScalePolicy::kJoint
                                 : config.drop == DropPolicy::kJoint;
@@ -106,7 +106,7 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
     const ReplicaId replica{static_cast<std::int32_t>(unit.index)};
     const Engine& engine = *stations_[unit.index].engine;
     const auto since = formed_.find(std::pair(replica, static_cast<std::size_t>(unit.replicas)));
-    if (since == formed_.end() || !engine.form_at_rest() || !weighs(grouping_.by(replica))) {
+    if (since == formed_.end() || !engine.form_at_rest() || !is_joint(grouping_.by(replica))) {
       continue;
     }
     const Load load = load_of(std::span(&unit, 1), one);
@@ -139,7 +139,7 @@ bool Fleet::stays_together(ReplicaId replica, const std::vector<Unit>& units, co
   const auto unit = std::find_if(units.begin(), units.end(),
                                  [&](const Unit& some) { return some.index == index_of(replica); });
   const Group& group = grouping_.group(replica);
-  if (unit == units.end() || !weighs(group.by)) {
+  if (unit == units.end() || !is_joint(group.by)) {
     return false;
   }
   const Load load = load_of(std::span(&*unit, 1), one);
@@ -259,7 +259,7 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
   std::vector<GroupBy> ways;
   std::vector<Outlook> groups;
   for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
-    if (const auto way = weighs(by) ? as_group(unit, by, load) : std::nullopt) {
+    if (const auto way = is_joint(by) ? as_group(unit, by, load) : std::nullopt) {
       ways.push_back(by);
       groups.push_back(outlook_of(*way, load, false));
     }
