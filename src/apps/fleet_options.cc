@@ -43,9 +43,9 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->group("Devices");
   app.add_option("--regroup-at-once", options.holds_at_once,
                  "Halves of layers that a group's devices drop or fetch between two steps: more "
-                 "end sooner, and make these steps longer")
+                 "end sooner, and make these steps longer; 10000: all, to compare")
       ->type_name("N")
-      ->check(CLI::Range(1, 10'000))
+      ->check(CLI::Range(1, kAllAtOnce))
       ->capture_default_str()
       ->group("Devices");
   app.add_option("--device-timeout", options.device_timeout_s,

@@ -25,7 +25,7 @@ void ReplicaDemand::see(const KvShortage& shortage, TimeNs now_ns) {
   trend_->nearest = more ? std::min(trend_->nearest, needed) : std::max(trend_->nearest, needed);
   if (now_ns - trend_->since_ns >= after_ns_) {
     wanted_ = trend_->nearest;
-    trend_.reset();
+    trend_ = needed == wanted_ ? std::nullopt : std::optional(Trend{now_ns, needed});
   }
 }
 

@@ -39,9 +39,8 @@ TEST(ReplicaDemand, TheNumberRisesToTheLeastThatWasNeededForAllTheTime) {
   demand.see(lacking(150), 6 * kNsPerS);
   demand.see(lacking(900), kAfterNs);
   EXPECT_EQ(demand.wanted(), 4);
-  demand.see(lacking(900), kAfterNs + 1);
-  EXPECT_EQ(demand.next_ns(), 2 * kAfterNs + 1) << "more are needed still";
-  demand.see(lacking(900), 2 * kAfterNs + 1);
+  EXPECT_EQ(demand.next_ns(), 2 * kAfterNs) << "more are needed still";
+  demand.see(lacking(900), 2 * kAfterNs);
   EXPECT_EQ(demand.wanted(), 11);
 }
 
@@ -59,8 +58,8 @@ TEST(ReplicaDemand, ItFallsOnlyOnceLessWasEnoughForAllTheTime) {
   EXPECT_EQ(demand.wanted(), 7);
   demand.see(lacking(0), begun_ns + 2 + kAfterNs);
   EXPECT_EQ(demand.wanted(), 5) << "the most that was needed meanwhile";
-  demand.see(lacking(0), begun_ns + 3 * kAfterNs);
-  demand.see(lacking(0), begun_ns + 4 * kAfterNs);
+  EXPECT_EQ(demand.next_ns(), begun_ns + 2 + 2 * kAfterNs) << "fewer, although nothing happens";
+  demand.see(lacking(0), begun_ns + 2 + 2 * kAfterNs);
   EXPECT_EQ(demand.wanted(), 2);
   EXPECT_FALSE(demand.next_ns().has_value());
 }

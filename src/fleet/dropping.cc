@@ -1,7 +1,6 @@
 #include "fleet/dropping.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "control/drop_plan.h"
 
@@ -124,7 +123,7 @@ std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
     if (std::find(groups.begin(), groups.end(), group) != groups.end()) {
       continue;  // it stays as it is
     }
-    if (!std::has_single_bit(group.replicas.size()) || !equal_parts(group, groups)) {
+    if (!equal_parts(group, groups)) {
       return std::nullopt;
     }
     std::vector<ReplicaId>& replicas = wish.groups.emplace_back();

@@ -43,8 +43,8 @@ struct DropCosts {
 
 // Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
 // less. Nothing if no request lacks KV, or nothing can be dropped. Groups by layers stay as they
-// are, because their devices do not join others. A new group merges groups of equal size, and its
-// replica count is a power of two; otherwise nothing is returned.
+// are, because their devices do not join others. A new group merges groups of equal size; otherwise
+// nothing is returned.
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
                                      const DropCosts& costs);
 

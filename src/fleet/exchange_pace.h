@@ -13,7 +13,7 @@ namespace protean {
 class ExchangePace {
  public:
   // A joint step was started while none was in flight.
-  void step_begun(TimeNs now_ns) { free_ns_ = now_ns; }
+  void step_begun(TimeNs now_ns) { free_ns_ = layers_ == 0 ? now_ns : free_ns_; }
   // A joint step has ended.
   void step_done(TimeNs now_ns) {
     step_ns_ = std::max<TimeNs>(1, now_ns - free_ns_);

@@ -49,6 +49,14 @@ TEST(ExchangePace, StepsBeforeTheExchangeDoNotCount) {
   EXPECT_EQ(pace.layers(8, true), 4);
 }
 
+TEST(ExchangePace, AStepThatComesWhileLayersMoveDoesNotShortenTheirTime) {
+  ExchangePace pace = after_a_step();
+  pace.committed(1, false, 2'000);
+  pace.step_begun(2'040);
+  pace.morph_done(2'050);
+  EXPECT_EQ(pace.layers(8, true), 2);
+}
+
 TEST(ExchangePace, TimeWithoutAStepAndStepsThatMoveNoKvDoNotCount) {
   ExchangePace pace = after_a_step();
   pace.committed(1, false, 2'000);

@@ -82,12 +82,11 @@ void Fleet::tell_replicas_wanted(TimeNs now_ns) {
     if (in_service(i)) {
       const Observation& seen = seen_[i];
       kv.lacking_blocks += seen.kv_blocks_awaited - (seen.kv_blocks - seen.kv_blocks_used);
-      const ReplicaId replica{static_cast<std::int32_t>(i)};
-      most_each = std::max(most_each, seen.kv_blocks / std::ssize(grouping_.replicas_of(replica)));
+      most_each = std::max(most_each, seen.kv_blocks);
     }
   }
   const std::int64_t loaded = grouping_.config().form.kv.blocks;
-  kv.blocks_each = loaded > 0 ? loaded : most_each;
+  kv.blocks_each = loaded > 0 ? loaded : most_each;  // 0: there are no groups
   shortage_.demand.see(kv, now_ns);
   now.wanted = shortage_.demand.wanted();
   if (shortage_.told == now) {

@@ -201,8 +201,11 @@ Status Grouping::check_wish(const GroupWish& wish) const {
   }
   std::set<ReplicaId> named;
   for (const Replicas& group : wish.groups) {
-    if (!std::has_single_bit(group.size())) {
-      return refused("a group has {} replicas: name 1, 2, 4 or 8", group.size());
+    if (group.empty()) {
+      return refused("a group has no replicas: name some");
+    }
+    if (wish.by == GroupBy::kShards && !std::has_single_bit(group.size())) {
+      return refused("a group by shards has {} replicas: name 1, 2, 4 or 8", group.size());
     }
     for (const ReplicaId replica : group) {
       if (replica.value < 0 || index(replica) >= stations_.size()) {

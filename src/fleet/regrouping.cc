@@ -297,11 +297,12 @@ void Regrouping::move() {
 }
 
 void Regrouping::prepare() {
-  int layers_left = joint_->layers_at_once(config_.steps_at_once);
+  const int most = config_.steps_at_once;
+  int layers_left = most == kAllAtOnce ? most : joint_->layers_at_once(most);
   std::vector<MorphStep> next;
   for (const MorphStep& step : steps_) {
     layers_left -= moves_kv(step) ? 1 : 0;
-    if (std::ssize(next) == config_.steps_at_once || layers_left < 0) {
+    if (std::ssize(next) == most || layers_left < 0) {
       break;
     }
     next.push_back(step);

@@ -28,6 +28,9 @@
 
 namespace protean {
 
+// So many steps at once are all of them: KV moves in one piece, to compare.
+inline constexpr int kAllAtOnce = 10'000;
+
 // What a fleet needs to group replicas.
 struct GroupConfig {
   DeviceGroups* devices = nullptr;  // must outlive the fleet; null: replicas cannot be grouped

@@ -175,7 +175,7 @@ TEST(Regrouping, BadWishesSayWhatToDo) {
     return answer.ok() ? "granted" : answer.error().message;
   };
   const std::string begin = "these groups cannot be had: ";
-  EXPECT_EQ(error({{0, 1, 2}}), begin + "a group has 3 replicas: name 1, 2, 4 or 8");
+  EXPECT_EQ(error({{0, 1, 2}}), begin + "a group by shards has 3 replicas: name 1, 2, 4 or 8");
   EXPECT_EQ(error({{0, 7}}), begin + "there is no replica 7: name 0 to 3");
   EXPECT_EQ(error({{0, 0}}), begin + "replica 0 is named twice");
   EXPECT_EQ(error({}), begin + "no replica is named");

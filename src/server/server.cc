@@ -130,6 +130,7 @@ class Server::Impl {
   void close_when_drained();
   void close_all();
   void deliver();
+  void tell_scaler(const Service& service);
   void await_watch_due();
 
   const ServerOptions options_;
@@ -301,7 +302,10 @@ void Server::Impl::set_ready(ModelLoader* loader) {
 }
 
 void Server::Impl::fell_asleep(std::size_t model) {
-  asio::post(io_, [this, model] { residents_.fell_asleep(model); });
+  asio::post(io_, [this, model] {
+    residents_.fell_asleep(model);
+    tell_scaler(std::static_pointer_cast<Host>(residents_.sink(model))->service);
+  });
 }
 
 void Server::Impl::woke(std::size_t model, Status loaded) {
@@ -378,13 +382,18 @@ void Server::Impl::post(Mailbox::Letter letter) {
   }
 }
 
+void Server::Impl::tell_scaler(const Service& service) {
+  if (const auto& wanted = service.fleet().replicas_wanted()) {
+    reports_.replicas_wanted(service.model().names.front(), *wanted, environment_.unix_time_s());
+  }
+}
+
 void Server::Impl::deliver() {
   for (const Mailbox::Letter& letter : mailbox_.take()) {
     Service& service = letter.to->service;
     service.deliver(letter.batch);
     if (letter.batch.replicas_wanted) {
-      reports_.replicas_wanted(service.model().names.front(), *letter.batch.replicas_wanted,
-                               environment_.unix_time_s());
+      tell_scaler(service);
     }
   }
   await_watch_due();

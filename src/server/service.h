@@ -89,7 +89,7 @@ class Service {
   void keep_loaded(TimeNs ns);
   void fall_asleep();
   // The engines are unloaded. Calls on_wanted if events came meanwhile.
-  void fell_asleep() { engines_.fell_asleep(); }
+  void fell_asleep();
   // Begins to wake a model that sleeps, or is about to: calls on_wanted. One that is awake stays.
   void wake();
   // The engines are loaded, or an error says why they are not: then all that waits for them fails.

@@ -41,6 +41,15 @@ void Service::wake() {
   }
 }
 
+void Service::fell_asleep() {
+  if (const auto before = fleet_.replicas_wanted()) {  // what sleeps lacks no KV
+    const ReplicasWanted now{before->serving, before->serving};
+    fleet_.replicas_wanted(now);
+    metrics_.replicas_wanted(now);
+  }
+  engines_.fell_asleep();
+}
+
 void Service::show_residence(Residence residence) {
   metrics_.residence(residence);
   show_state(now_ns());

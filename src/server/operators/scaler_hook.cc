@@ -21,7 +21,6 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::chrono::milliseconds kLongestPause{30'000};
-constexpr std::size_t kMostAnswer = 65'536;  // bytes of an answer, which says nothing
 
 }  // namespace
 
@@ -95,11 +94,8 @@ asio::awaitable<void> ScalerHook::send(Signal& signal) {
 
 // Returns true if there is nothing to be gained by another try.
 asio::awaitable<bool> ScalerHook::post(std::string body) {
-  std::size_t bytes = 0;
-  const hub::WebClient::BodySink sink = [&bytes](const ResponseReader&, std::string_view more) {
-    bytes += more.size();
-    return bytes <= kMostAnswer ? Status()
-                                : make_error(ErrorCode::kInvalidArgument, "its answer is too long");
+  const hub::WebClient::BodySink sink = [](const ResponseReader&, std::string_view) {
+    return Status();
   };
   hub::WebRequest request{.url = setting_.url, .token = {}, .json = std::move(body)};
   const auto answer = co_await client_.send(std::move(request), sink);
@@ -107,12 +103,11 @@ asio::awaitable<bool> ScalerHook::post(std::string body) {
     co_return false;
   }
   if (!answer.ok()) {
-    failed(answer.error().message);
-    co_return answer.error().code != ErrorCode::kUnavailable;
+    co_return gives_up(answer.error().code != ErrorCode::kUnavailable, answer.error().message);
   }
   if (answer->status() / 100 != 2) {
-    failed(fmt::format("{} answers {}", answer->url.host_header, answer->status()));
-    co_return !hub::is_temporary(answer->status());
+    co_return gives_up(!hub::is_temporary(answer->status()),
+                       fmt::format("{} answers {}", answer->url.host_header, answer->status()));
   }
   if (std::exchange(failing_, false)) {
     log::info("the scaler takes numbers of replicas again");
@@ -120,10 +115,15 @@ asio::awaitable<bool> ScalerHook::post(std::string body) {
   co_return true;
 }
 
-void ScalerHook::failed(const std::string& how) {
-  if (!std::exchange(failing_, true)) {
-    log::warning("the scaler did not take a number of replicas: {}", how);
+// Logs the first failure of several, and each number that is dropped.
+bool ScalerHook::gives_up(bool drops, const std::string& why) {
+  const bool failed_before = std::exchange(failing_, true);
+  if (drops) {
+    log::warning("the scaler does not take a number of replicas, which is dropped: {}", why);
+  } else if (!failed_before) {
+    log::warning("the scaler did not take a number of replicas, which is sent again: {}", why);
   }
+  return drops;
 }
 
 }  // namespace protean

@@ -53,7 +53,7 @@ class ScalerHook {
   void take(const std::string& model, const ReplicasWanted& wanted, std::int64_t unix_time_s);
   boost::asio::awaitable<void> send(Signal& signal);
   boost::asio::awaitable<bool> post(std::string body);
-  void failed(const std::string& how);
+  bool gives_up(bool drops, const std::string& why);
 
   const Setting setting_;
   boost::asio::io_context io_{1};
