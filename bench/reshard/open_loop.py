@@ -40,14 +40,16 @@ class Sent:
                     if "error" in event:
                         self.failure = event["error"]["message"]
                         return
-                    self.token_s.append(time.monotonic() - clock_s)
+                    choice = event["choices"][0]
+                    if choice["text"] or not choice["finish_reason"]:  # else it closes the answer
+                        self.token_s.append(time.monotonic() - clock_s)
             self.failure = "" if self.token_s else "no token"
-        except OSError as error:
-            self.failure = str(error)
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            self.failure = repr(error)
 
 
 def run(url, requests):
-    """Sends all requests at their times, whatever becomes of others, and waits for their ends."""
+    """Sends all requests at their times, also after others have failed, and waits for their ends."""
     clock_s = time.monotonic()
     threads = []
     for number, request in enumerate(requests):

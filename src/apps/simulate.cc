@@ -15,7 +15,6 @@
 #include "apps/options.h"
 #include "apps/simulation_report.h"
 #include "apps/version.h"
-#include "control/fleet_choice.h"
 #include "cost/known_models.h"
 #include "cost/memory.h"
 #include "loadtest/report_json.h"
@@ -50,7 +49,6 @@ struct SimulatedModel {
   std::string name;
   ModelSpec spec;
   ReplicaOptions replica;
-  GroupCost cost;
   MorphCost morph_cost;
   std::vector<int> longest_tokens;  // see Cluster
   std::string note;                 // says where the costs come from
@@ -133,12 +131,12 @@ Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string na
                       "--data-parallel-size, --tensor-parallel-size or --pipeline-parallel-size",
                       command.cluster, sizing.devices.size(), cluster->devices);
   }
-  const std::vector<Precision> layers = fingerprint_options(*replica).layers;
+  replica->cost =
+      group_cost(*cluster, spec, fingerprint_options(*replica).layers, sizing.form.kv.precision);
   const double link_bytes_per_us = cluster->link.bytes_per_us;
   return SimulatedModel{.name = std::move(name),
                         .spec = spec,
                         .replica = *std::move(replica),
-                        .cost = group_cost(*cluster, spec, layers, sizing.form.kv.precision),
                         .morph_cost = {.copy_bytes_per_us = link_bytes_per_us,
                                        .fetch_bytes_per_us = link_bytes_per_us,
                                        .swap_bytes_per_us = cluster->swap_bytes_per_us},
@@ -170,13 +168,12 @@ Result<SimulatedModel> on_this_machine(const SimulateCommand& command, const Mod
   if (cost->cost.copy_bytes_per_us > 0) {
     morph_cost.copy_bytes_per_us = morph_cost.fetch_bytes_per_us = cost->cost.copy_bytes_per_us;
   }
-  const std::vector<Precision> layers = fingerprint_options(*replica).layers;
+  replica->cost = group_cost(cost->cost, spec, fingerprint_options(*replica).layers, kAssumedSums);
   const bool divides = std::ssize(replica->sizing.devices) > 1;
   return SimulatedModel{
       .name = files.name,
       .spec = spec,
       .replica = *std::move(replica),
-      .cost = group_cost(cost->cost, spec, layers, kAssumedSums),
       .morph_cost = morph_cost,
       .longest_tokens = {},
       .note = fmt::format(
@@ -234,7 +231,7 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
       .engine = engine_config(replica, model.spec),
       .replicas = replica.model.group.replicas,
       .dispatch = {replica.router, replica.migrate},
-      .step_cost = replica.step_cost,
+      .step_cost = replica.cost.on(stages_of(form).front().devices.size()),
       .seed = command.load.load.workload.seed,
       .max_concurrency = command.load.load.max_concurrency,
       .max_outstanding =
@@ -243,14 +240,12 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
   config.block_copy_us = static_cast<double>(kv_block_bytes(model.spec, form.kv)) /
                          model.morph_cost.fetch_bytes_per_us;
   config.morph_cost = model.morph_cost;
-  config.group_cost = model.cost;
-  config.engine.step_cost = cost_of(model.cost, model.spec, form);
+  config.group_cost = replica.cost;
   config.devices = MorphModel::Devices{model.spec, replica.sizing.budget, form};
   limit_length(model, form, config.engine);
   config.groups = group_config(replica, model.spec);
   if (config.groups) {
     config.groups->restores = !command.no_restore;
-    config.groups->cost = model.cost;
   }
   if (config.groups && !model.longest_tokens.empty()) {
     const std::size_t power = std::bit_width(form.group.size()) - 1;
@@ -279,7 +274,6 @@ int run_simulate(SimulateCommand& command) {
   ReplicaOptions& replica = model->replica;
   set_policies(command.fleet, replica);
   const Form& form = replica.sizing.form;
-  replica.step_cost = model->cost.on(stages_of(form).front().devices.size());
   SimulationConfig config = simulation_of(command, *model);
   const std::vector<TraceRequest> requests =
       requests_of(*bench->workload, config.prefix_block_tokens);

@@ -17,6 +17,8 @@ class AnswerLengths {
   // have at most `most`.
   double expected_left(int drawn, int most) const;
 
+  // Returns how many answers it has seen, older ones counting less.
+  double seen() const { return weight_[0]; }
   // Returns the expected length of a new answer.
   double mean() const { return expected_left(0, kMostTokens); }
 

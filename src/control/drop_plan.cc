@@ -1,7 +1,6 @@
 #include "control/drop_plan.h"
 
 #include <algorithm>
-#include <numeric>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -74,24 +73,6 @@ Result<DropPlan> plan_drop(std::span<const DropGroup> groups, std::int64_t requi
     return a.replicas.front() < b.replicas.front();
   });
   return plan;
-}
-
-std::vector<int> stage_layers(int layers, std::span<const double> speeds) {
-  check(!speeds.empty() && std::ssize(speeds) <= layers, "every stage has a layer");
-  const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-  check(sum > 0, "some stage computes");
-  std::vector<int> stages(speeds.size(), 1);
-  // Each further layer goes to the stage that would take least time with it.
-  for (int left = layers - static_cast<int>(speeds.size()); left > 0; --left) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i < speeds.size(); ++i) {
-      if ((stages[i] + 1) * speeds[best] < (stages[best] + 1) * speeds[i]) {
-        best = i;
-      }
-    }
-    ++stages[best];
-  }
-  return stages;
 }
 
 }  // namespace protean

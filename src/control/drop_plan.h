@@ -36,8 +36,4 @@ struct DropPlan {
 Result<DropPlan> plan_drop(std::span<const DropGroup> groups, std::int64_t required_bytes,
                            int layers);
 
-// Divides layers among stages in proportion to the speeds of their replicas, at least one each.
-// There are no more stages than layers.
-std::vector<int> stage_layers(int layers, std::span<const double> speeds);
-
 }  // namespace protean

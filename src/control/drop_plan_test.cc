@@ -100,13 +100,5 @@ TEST(DropPlan, IsMadeForManyReplicas) {
   EXPECT_EQ(plan->merges.size(), 9'000U);
 }
 
-TEST(StageLayers, FollowTheSpeeds) {
-  using Layers = std::vector<int>;
-  EXPECT_EQ(stage_layers(8, std::vector{1.0, 1.0}), (Layers{4, 4}));
-  EXPECT_EQ(stage_layers(9, std::vector{2.0, 1.0}), (Layers{6, 3}));
-  EXPECT_EQ(stage_layers(3, std::vector{100.0, 1.0, 1.0}), (Layers{1, 1, 1}));
-  EXPECT_EQ(stage_layers(16, std::vector{1.0, 1.0, 1.0}), (Layers{6, 5, 5}));
-}
-
 }  // namespace
 }  // namespace protean

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "control/arrival_rate.h"
 
 namespace protean {
@@ -31,5 +33,12 @@ struct Load {
   double running_drawn_tokens = 0;
   double hit_share = 0;  // share of prompts that the prefix cache has
 };
+
+// Returns the load of all replicas together, with the arrivals of the whole fleet.
+Load sum_of(std::span<const Load> loads, const ArrivalRate::Rate& arrivals);
+// Lets the longest sequence of `other` count if it is longer.
+void keep_longest(const Load& other, Load& load);
+// Returns an equal share of a load. The longest sequence stays as long.
+Load share_of(const Load& load, double share);
 
 }  // namespace protean

@@ -13,26 +13,39 @@
 namespace protean {
 namespace {
 
-// Returns late requests; those that wait at the end count twice.
-double late(const Prediction& prediction) {
-  return prediction.late + prediction.backlog;
-}
+// A form, what a token loses in it, and what becomes of the load on the way to it.
+struct Considered {
+  Form form;
+  double kl_nats = 0;
+  double there_and_back_s = 0;
+  Outlook outlook;
+};
 
-FormPrediction shown(const Form& form, const Prediction& present, const Prediction& most) {
+FormPrediction shown(const Considered& considered) {
+  const auto& [form, kl_nats, there_and_back_s, outlook] = considered;
   return {.precision = precision_label(form),
           .kv_blocks = form.kv.blocks,
-          .late = present.late,
-          .late_most = most.late,
-          .kv_short_blocks = most.kv_short_blocks,
-          .answer_tokens_per_s = present.answer_tokens_per_s,
-          .capacity_per_s = present.capacity_per_s,
-          .kl_nats = present.kl_nats};
+          .late = outlook.present.late,
+          .late_most = outlook.most.late,
+          .kv_short_blocks = outlook.most.kv_short_blocks,
+          .answer_tokens_per_s = outlook.present.answer_tokens_per_s,
+          .capacity_per_s = outlook.present.capacity_per_s,
+          .kl_nats = outlook.present.kl_nats};
 }
 
 std::string reason_for(const Form& form, const Prediction& before, const Prediction& after) {
   return fmt::format(
       "at {}, {:.1f} requests would be late and {:.2f} nats be lost; now {:.1f} and {:.2f}",
       precision_label(form), after.late, after.kl_nats, before.late, before.kl_nats);
+}
+
+// Returns true if it is better to go to a form than to stay. Both were considered alike.
+bool is_better(const Considered& to, const Considered& stay, double lasted_s) {
+  if (!stay.outlook.serves || to.kl_nats > stay.kl_nats) {
+    return pays(to.outlook, stay.outlook);
+  }
+  return kQualityStep * to.kl_nats <= stay.kl_nats && no_later(to.outlook, stay.outlook) &&
+         lasted_s >= to.there_and_back_s;
 }
 
 }  // namespace
@@ -92,45 +105,31 @@ double MorphPolicy::seconds(const Form& from, const Form& to, double copy_bytes_
   return bytes / copy_bytes_per_s;
 }
 
-std::vector<Course> MorphPolicy::ways_down(const Situation& now) const {
-  const FormTraits from = traits_of(now.committed);
-  const double loss = traits_of(now.heading).kl_nats;
-  std::vector<Course> ways;
+Way MorphPolicy::way(const StepSpeed& speed, const Situation& now) const {
+  const Way there{.speed = speed,
+                  .serving = serving_,
+                  .course = {.from = candidate_of(now.committed).traits, .to = {}},
+                  .late_per_nat = options_.late_per_nat};
+  return way_to(candidate_of(now.heading), there, now);
+}
+
+// Returns `way` with another end.
+Way MorphPolicy::way_to(const Candidate& to, Way way, const Situation& now) const {
+  way.course.to = to.traits;
+  way.course.seconds = seconds(now.committed, to.form, now.copy_bytes_per_s);
+  way.course.seconds_back = seconds(to.form, now.heading, now.copy_bytes_per_s);
+  return way;
+}
+
+std::vector<Way> MorphPolicy::ways_down(const StepSpeed& speed, const Situation& now) const {
+  const Way stay = way(speed, now);
+  std::vector<Way> ways;
   for (const Candidate& to : candidates_) {
-    if (to.traits.kl_nats > loss && above_floor(bounds_, to.form)) {
-      ways.push_back({from, to.traits, seconds(now.committed, to.form, now.copy_bytes_per_s)});
+    if (to.traits.kl_nats > stay.course.to.kl_nats && above_floor(bounds_, to.form)) {
+      ways.push_back(way_to(to, stay, now));
     }
   }
   return ways;
-}
-
-double MorphPolicy::cost(const Prediction& prediction) const {
-  return late(prediction) + options_.late_per_nat * prediction.kl_nats;
-}
-
-MorphPolicy::Considered MorphPolicy::consider(const Candidate& to, const View& view,
-                                              bool lowers) const {
-  const auto& [speed, load, now, committed] = view;
-  Considered considered{.candidate = to,
-                        .seconds = seconds(now.committed, to.form, now.copy_bytes_per_s),
-                        .seconds_back = seconds(to.form, now.heading, now.copy_bytes_per_s)};
-  const Course course{.from = committed, .to = to.traits, .seconds = considered.seconds};
-  considered.present = predict(speed, serving_, course, load);
-  Load most = load;
-  most.arrivals.per_s = load.arrivals.most_per_s;
-  if (!lowers) {
-    most.arrivals.per_s *= 1 + kAccuracy;
-    most.arrivals.lasts_s = kHorizonS;
-  }
-  considered.most = predict(speed, serving_, course, most);
-  // The longest sequence goes on until KV could be larger again.
-  const double step_s =
-      speed.step_s(to.traits.precision, {std::max(1.0, load.decoding), load.context_tokens, 0});
-  const double steps = 1 + (considered.seconds + considered.seconds_back) / std::max(step_s, 1e-4);
-  const double longest = load.largest_tokens + std::min(load.largest_left_tokens, steps);
-  considered.serves =
-      to.traits.kv_blocks * serving_.block_tokens >= longest && above_floor(bounds_, to.form);
-  return considered;
 }
 
 // Leaves components alone whose swap failed lately, and those whose variant is not packed yet.
@@ -159,66 +158,56 @@ bool MorphPolicy::kv_suffices(const Form& to, const Situation& now) const {
   if (to.kv.blocks >= now.heading.kv.blocks) {
     return true;
   }
-  const Result<Morph> way = plan_with_or_without_embeddings(now.committed, to, bounds_, {});
+  const Result<Morph> way = plan_with_or_without_embeddings(now.committed, to, bounds_);
   return way.ok() && least_kv_blocks(now.committed, *way) >= now.needed_blocks;
 }
 
-// Returns true if it is better to go to a form than to stay. `stay` was considered like `to`.
-bool MorphPolicy::pays(const Considered& to, const Considered& stay, const View& view) const {
-  const Situation& now = view.now;
-  const auto is_better = [&] {
-    if (!stay.serves) {
-      return true;
-    }
-    if (to.candidate.traits.kl_nats > stay.candidate.traits.kl_nats) {
-      const double before = cost(stay.present);
-      return cost(to.present) < before - std::max(kLeastLate, kAccuracy * before);
-    }
-    return kQualityStep * to.candidate.traits.kl_nats <= stay.candidate.traits.kl_nats &&
-           late(to.most) < late(stay.most) + kLeastLate &&
-           std::min(now.kept_s, view.load.arrivals.lasts_s) >= to.seconds + to.seconds_back;
-  };
-  return to.serves && is_better() && kv_suffices(to.candidate.form, now);
-}
-
 Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Situation& now) const {
-  const View view{speed, load, now, candidate_of(now.committed).traits};
+  const Way present = way(speed, now);
+  const auto consider = [&](const Candidate& to, bool lasts) {
+    const Way there = way_to(to, present, now);
+    Considered considered{to.form, to.traits.kl_nats,
+                          there.course.seconds + there.course.seconds_back,
+                          outlook_of(there, load, lasts)};
+    considered.outlook.serves = considered.outlook.serves && above_floor(bounds_, to.form);
+    return considered;
+  };
   const Candidate heading = candidate_of(now.heading);
-  const Considered stay = consider(heading, view, true);
-  Decision decision{.wanted = std::nullopt,
-                    .predictions = {shown(now.heading, stay.present, stay.most)}};
-  if (heading.traits.kl_nats <= 0 && cost(stay.present) < kLeastLate && stay.serves) {
+  const Considered stay = consider(heading, false);
+  const bool serves = stay.outlook.serves;
+  Decision decision{.wanted = std::nullopt, .predictions = {shown(stay)}};
+  if (stay.kl_nats <= 0 && stay.outlook.cost < kLeastLate && serves) {
     return decision;
   }
-  const Considered stay_for_long = consider(heading, view, false);
+  const Considered stay_for_long = consider(heading, true);
+  const double lasted_s = std::min(now.kept_s, load.arrivals.lasts_s);
   std::optional<Considered> best;
-  const auto is_better = [&](const Considered& to, bool lowers) {
-    return !best ||
-           (lowers || !stay.serves ? cost(to.most) < cost(best->most)
-                                   : to.candidate.traits.kl_nats < best->candidate.traits.kl_nats);
-  };
   for (const Candidate& candidate : candidates_) {
     const bool all = now.failed.empty() && now.missing.empty();
-    const Candidate form = all ? candidate : within_reach(candidate, now);
-    if (form.form == now.heading) {
+    const Candidate reached = all ? candidate : within_reach(candidate, now);
+    if (reached.form == now.heading) {
       continue;  // it was considered already; forms out of reach can leave several such
     }
-    const bool lowers = form.traits.kl_nats > heading.traits.kl_nats;
-    const Considered to = consider(form, view, lowers);
-    decision.predictions.push_back(shown(to.candidate.form, to.present, to.most));
-    if (pays(to, lowers ? stay : stay_for_long, view) && is_better(to, lowers)) {
+    const bool lowers = reached.traits.kl_nats > stay.kl_nats;
+    const Considered to = consider(reached, !lowers);
+    decision.predictions.push_back(shown(to));
+    const bool beats_best =
+        !best || (lowers || !serves ? to.outlook.most_cost < best->outlook.most_cost
+                                    : to.kl_nats < best->kl_nats);
+    if (beats_best && is_better(to, lowers ? stay : stay_for_long, lasted_s) &&
+        kv_suffices(to.form, now)) {
       best = to;
     }
   }
-  if (best && best->candidate.form != now.heading) {
-    const bool lowers = best->candidate.traits.kl_nats > heading.traits.kl_nats;
+  if (best) {
+    const bool lowers = best->kl_nats > stay.kl_nats;
     const std::string reason =
-        stay.serves ? reason_for(best->candidate.form, lowers ? stay.present : stay_for_long.most,
-                                 lowers ? best->present : best->most)
+        serves && lowers ? reason_for(best->form, stay.outlook.present, best->outlook.present)
+        : serves         ? reason_for(best->form, stay_for_long.outlook.most, best->outlook.most)
         : above_floor(bounds_, now.heading)
             ? fmt::format("the longest request needs more than {} KV blocks", now.heading.kv.blocks)
             : fmt::format("{} is below the quality floor", precision_label(now.heading));
-    decision.wanted = Wanted{best->candidate.form, reason, stay.present.by_kv, lowers};
+    decision.wanted = Wanted{best->form, reason, stay.outlook.present.by_kv, lowers};
   }
   return decision;
 }
@@ -236,8 +225,8 @@ std::optional<Wanted> MorphPolicy::decide(const PaperRule& rule, const Situation
       (!now.missing.empty() && within_reach(candidate_of(path_[to]), now).form != path_[to])) {
     return std::nullopt;
   }
-  return Wanted{path_[to],
-                to > at ? "over the paper's thresholds" : "under the paper's thresholds"};
+  return Wanted{path_[to], to > at ? "over the paper's thresholds" : "under the paper's thresholds",
+                true};
 }
 
 }  // namespace protean

@@ -10,9 +10,9 @@
 #include "contract/morph.h"
 #include "control/form_path.h"
 #include "control/load.h"
+#include "control/outlook.h"
 #include "control/paper_rule.h"
 #include "control/policy_options.h"
-#include "control/predict.h"
 #include "control/step_speed.h"
 
 namespace protean {
@@ -58,11 +58,10 @@ class MorphPolicy {
   std::optional<Wanted> decide(const PaperRule& rule, const Situation& now) const;
 
   const std::vector<Form>& path() const { return path_; }
-  const Serving& serving() const { return serving_; }
-  double late_per_nat() const { return options_.late_per_nat; }
-  FormTraits traits_of(const Form& form) const { return candidate_of(form).traits; }
+  // Returns the way on which the replica is: to `heading`.
+  Way way(const StepSpeed& speed, const Situation& now) const;
   // Returns the ways to forms that lose more quality than `heading`.
-  std::vector<Course> ways_down(const Situation& now) const;
+  std::vector<Way> ways_down(const StepSpeed& speed, const Situation& now) const;
 
   // Predicts how long a morph takes.
   double seconds(const Form& from, const Form& to, double copy_bytes_per_s) const;
@@ -72,27 +71,10 @@ class MorphPolicy {
     Form form;
     FormTraits traits;
   };
-  struct Considered {
-    Candidate candidate;
-    Prediction present;       // at the present arrivals
-    Prediction most;          // at the most that they may be
-    double seconds = 0;       // to get there
-    double seconds_back = 0;  // to where the replica is heading now
-    bool serves = true;       // KV holds every sequence alone, and the floor is kept
-  };
 
   Candidate candidate_of(Form form) const;
   Candidate within_reach(const Candidate& to, const Situation& now) const;
-  // What all candidates of a decision are judged by.
-  struct View {
-    const StepSpeed& speed;
-    const Load& load;
-    const Situation& now;
-    FormTraits committed;
-  };
-  Considered consider(const Candidate& to, const View& view, bool lowers) const;
-  double cost(const Prediction& prediction) const;
-  bool pays(const Considered& to, const Considered& stay, const View& view) const;
+  Way way_to(const Candidate& to, Way way, const Situation& now) const;
   bool kv_suffices(const Form& to, const Situation& now) const;
 
   PolicyOptions options_;

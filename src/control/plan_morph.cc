@@ -28,13 +28,13 @@ std::int64_t pages_now(const ModelSpec& spec, const Form& form, SwapComponent sw
 class Lowering {
  public:
   // `blocks`: of KV in the end.
-  Lowering(Form from, std::int64_t blocks, const FormBounds& bounds, const MorphAim& aim)
+  Lowering(Form from, std::int64_t blocks, const FormBounds& bounds, std::int64_t idle_blocks)
       : form_(std::move(from)),
         blocks_(blocks),
         kept_(std::min(form_.kv.blocks, blocks)),
         spec_(bounds.spec),
         budget_(bounds.budget),
-        aim_(aim) {
+        idle_blocks_(idle_blocks) {
     free_ = budget_.pages - form_pages(spec_, form_, budget_.page_bytes);
     resize_ = std::max<std::int64_t>({ceil_div(std::abs(blocks - form_.kv.blocks), kResizes),
                                       form_.kv.blocks / kLeastGrowth, 1});
@@ -78,11 +78,11 @@ class Lowering {
     for (const SwapComponent& swap : next) {
       one = std::max(one, swap.component == Component::kEmbeddings ? 0 : pages_of(swap));
     }
-    if (aim_.idle_blocks <= 0 || wanted - free_ < one) {
+    if (idle_blocks_ <= 0 || wanted - free_ < one) {
       return;
     }
     const std::int64_t blocks =
-        std::max({blocks_leaving(wanted), form_.kv.blocks - aim_.idle_blocks, std::int64_t{1}});
+        std::max({blocks_leaving(wanted), form_.kv.blocks - idle_blocks_, std::int64_t{1}});
     const Form less = after(form_, ResizeKv{blocks});
     if (form_pages(spec_, form_, budget_.page_bytes) -
             form_pages(spec_, less, budget_.page_bytes) >=
@@ -126,7 +126,7 @@ class Lowering {
   // Returns the pages that all swaps prepared at once need together.
   std::int64_t pages_of_next(std::span<const SwapComponent> next) const {
     const auto at_once =
-        static_cast<std::size_t>(aim_.faster_steps ? kSwapsAtOnce : kSwapsBeforeBlocks);
+        static_cast<std::size_t>(idle_blocks_ > 0 ? kSwapsAtOnce : kSwapsBeforeBlocks);
     std::int64_t pages = 0;
     for (const SwapComponent& swap : next.first(std::min(next.size(), at_once))) {
       pages += pages_of(swap);
@@ -186,7 +186,7 @@ class Lowering {
   const std::int64_t kept_;  // blocks that KV has before and after
   const ModelSpec& spec_;
   const PageBudget& budget_;
-  const MorphAim aim_;
+  const std::int64_t idle_blocks_;
   std::int64_t free_ = 0;
   std::int64_t resize_ = 1;  // blocks, at least
   std::vector<MorphStep> steps_;
@@ -300,7 +300,7 @@ std::int64_t least_kv_blocks(const Form& from, const Morph& morph) {
 }
 
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
-                         const MorphAim& aim) {
+                         std::int64_t idle_blocks) {
   const ModelSpec& spec = bounds.spec;
   const PageBudget& budget = bounds.budget;
   const auto layers = static_cast<std::size_t>(spec.layers);
@@ -338,8 +338,8 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
   lowest.kv.blocks = up.empty()     ? to.kv.blocks
                      : down.empty() ? from.kv.blocks
                                     : std::max(from.kv.blocks, to.kv.blocks);
-  Lowering there(from, lowest.kv.blocks, bounds, aim);
-  Lowering back(to, lowest.kv.blocks, bounds, {});
+  Lowering there(from, lowest.kv.blocks, bounds, idle_blocks);
+  Lowering back(to, lowest.kv.blocks, bounds, 0);
   if (Status done = there.run(std::move(down)); !done) {
     return done.error();
   }
@@ -350,15 +350,15 @@ Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bou
 }
 
 Result<Morph> plan_with_or_without_embeddings(const Form& from, const Form& to,
-                                              const FormBounds& bounds, const MorphAim& aim) {
-  Result<Morph> morph = plan_morph(from, to, bounds, aim);
+                                              const FormBounds& bounds, std::int64_t idle_blocks) {
+  Result<Morph> morph = plan_morph(from, to, bounds, idle_blocks);
   if (morph.ok() || to.embeddings == from.embeddings) {
     return morph;
   }
   Form without = to;
   without.embeddings = from.embeddings;
   without.kv.blocks = std::min(to.kv.blocks, kv_blocks_beside(bounds, without));
-  return plan_morph(from, without, bounds, aim);
+  return plan_morph(from, without, bounds, idle_blocks);
 }
 
 }  // namespace protean

@@ -16,14 +16,6 @@ namespace protean {
 // The number of swaps that are prepared concurrently, at most.
 inline constexpr int kSwapsAtOnce = 16;
 
-// What a lowering is to bring first. Each swap waits for a step to give back the pages of those
-// before it. If steps are to get faster, a growth leaves the pages of kSwapsAtOnce swaps free, and
-// KV blocks that are idle until then lend their pages.
-struct MorphAim {
-  bool faster_steps = false;
-  std::int64_t idle_blocks = 0;
-};
-
 // Returns the pages that any half of a layer takes at a precision of the ladder below its first. If
 // so many are free in a form, or lent by its KV, any morph can begin.
 std::int64_t reserve_pages(const ModelSpec& spec, std::span<const Precision> ladder,
@@ -41,17 +33,19 @@ std::int64_t least_kv_blocks(const Form& from, const Morph& morph);
 // reserve free, and the pages to prepare a step are free when the steps before it are committed.
 // Lowering comes first, and the KV cache grows as pages come free; then it shrinks by what the next
 // raised components need. If no page is free, KV lends the first swap its pages and gets them back
-// from what the swaps free. A few large resizes are planned rather than one for each half. Layers
-// are taken in the bounds' order and the embeddings after them, but a half that lacks pages lets
-// smaller ones pass; raised ones in the reverse order of their lowering.
-// kInvalidArgument: the forms differ in more than precisions and KV blocks. kExhausted: the morph
-// does not fit; the message says by how many bytes.
+// from what the swaps free. If KV has idle blocks that may be lent, faster steps come first: a
+// growth leaves the pages of kSwapsAtOnce swaps free, and idle blocks lend theirs. A few large
+// resizes are planned rather than one for each half. Layers are taken in the bounds' order and the
+// embeddings after them, but a half that lacks pages lets smaller ones pass; raised ones in the
+// reverse order of their lowering. kInvalidArgument: the forms differ in more than precisions and
+// KV blocks. kExhausted: the morph does not fit; the message says by how many bytes.
 Result<Morph> plan_morph(const Form& from, const Form& to, const FormBounds& bounds,
-                         const MorphAim& aim = {});
+                         std::int64_t idle_blocks = 0);
 
 // Plans the same. If only the variant of the embeddings has no room in addition to the old one, the
 // morph leads to that form with the embeddings of `from` and the KV blocks that fit then.
 Result<Morph> plan_with_or_without_embeddings(const Form& from, const Form& to,
-                                              const FormBounds& bounds, const MorphAim& aim);
+                                              const FormBounds& bounds,
+                                              std::int64_t idle_blocks = 0);
 
 }  // namespace protean

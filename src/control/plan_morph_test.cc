@@ -105,13 +105,13 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
     bounds_.order = swap_targets(bounds_.spec.layers, random_() % 2 == 0);
     std::shuffle(bounds_.order.begin(), bounds_.order.end(), random_);
     const auto idle = static_cast<std::int64_t>(random_()) % from.kv.blocks;
-    const MorphAim aims[] = {{}, {.faster_steps = true}, {true, idle}};
-    const MorphAim& aim = aims[i % 3];
-    const auto morph = plan_morph(from, to, bounds_, aim);
+    const std::int64_t lendable =
+        std::array<std::int64_t, 3>{0, 1, idle}[static_cast<std::size_t>(i % 3)];
+    const auto morph = plan_morph(from, to, bounds_, lendable);
     ASSERT_TRUE(morph.ok()) << morph.error().message << "\n"
                             << to_string(from) << "\n"
                             << to_string(to);
-    expect_sound(*morph, from, to, bounds_, aim.idle_blocks);
+    expect_sound(*morph, from, to, bounds_, lendable);
     EXPECT_LE(resizes(*morph), 12) << to_string(from) << "\n" << to_string(to);
     if (HasFailure()) {
       FAIL() << to_string(from) << "\n" << to_string(to);
@@ -253,14 +253,13 @@ TEST_F(PlanMorph, WithoutRoomForTheEmbeddingsTheLayersGoAlone) {
                  2 * bounds_.spec.layers;
   from.kv.blocks = kv_blocks_beside(bounds_, from);
   Form to = path_to(bounds_, Precision::kW4).back();
-  const MorphAim aim;
   Form one = from;
   one.embeddings = Precision::kW8;
-  EXPECT_FALSE(plan_morph(from, one, bounds_, aim).ok());
-  EXPECT_TRUE(plan_with_or_without_embeddings(from, one, bounds_, aim)->steps.empty());
+  EXPECT_FALSE(plan_morph(from, one, bounds_).ok());
+  EXPECT_TRUE(plan_with_or_without_embeddings(from, one, bounds_)->steps.empty());
   to.embeddings = Precision::kW8;
   to = with_fitting_kv(bounds_, to);
-  const Morph morph = plan_with_or_without_embeddings(from, to, bounds_, aim).value();
+  const Morph morph = plan_with_or_without_embeddings(from, to, bounds_).value();
   const Form reached = after(from, morph);
   EXPECT_EQ(reached.layer_precision, to.layer_precision);
   expect_sound(morph, from, reached, bounds_);
@@ -269,11 +268,11 @@ TEST_F(PlanMorph, WithoutRoomForTheEmbeddingsTheLayersGoAlone) {
 
 // And the cache grows on the way, but never shrinks.
 TEST_F(PlanMorph, LayersMakeRoomForTheEmbeddingsOfAPath) {
-  for (const auto& aim : {MorphAim{}, MorphAim{.faster_steps = true}}) {
+  for (const std::int64_t idle : {0, 1}) {
     const std::vector<Form> path = path_to(bounds_, Precision::kW8);
     ASSERT_EQ(path.back().embeddings, Precision::kW8);
     for (std::size_t i = 0; i + 1 < path.size(); ++i) {
-      const auto morph = plan_morph(path[i], path.back(), bounds_, aim);
+      const auto morph = plan_morph(path[i], path.back(), bounds_, idle);
       ASSERT_TRUE(morph.ok()) << morph.error().message;
       EXPECT_TRUE(swaps_embeddings(*morph));
       std::int64_t blocks = path[i].kv.blocks;
@@ -303,9 +302,8 @@ TEST_F(PlanMorph, KvGrowsBeforeTheLastLayerIsLowered) {
 // So that three are prepared during one step, or sixteen, wherever on the path the cache grows.
 TEST_F(PlanMorph, GrowthLeavesThePagesThatTheNextSwapsTake) {
   const std::vector<Form> path = path_to(bounds_, Precision::kW8);
-  for (const auto& [aim, swaps] :
-       {std::pair{MorphAim{}, 3}, std::pair{MorphAim{.faster_steps = true}, kSwapsAtOnce}}) {
-    const auto morph = plan_morph(path.front(), path.back(), bounds_, aim);
+  for (const auto& [idle, swaps] : {std::pair{0, 3}, {1, kSwapsAtOnce}}) {
+    const auto morph = plan_morph(path.front(), path.back(), bounds_, idle);
     ASSERT_TRUE(morph.ok());
     Form form = path.front();
     for (auto step = morph->steps.begin(); step != morph->steps.end(); ++step) {
@@ -331,22 +329,21 @@ TEST_F(PlanMorph, IdleBlocksLendTheirPagesToTheFirstSwaps) {
   bounds_ = bounds_for_test(16, 0.3);
   const std::vector<Form> path = path_to(bounds_, Precision::kW8);
   const std::int64_t blocks = path.front().kv.blocks;
-  const auto first_shrink = [&](const MorphAim& aim) {
-    const Morph morph = plan_morph(path.front(), path.back(), bounds_, aim).value();
-    expect_sound(morph, path.front(), path.back(), bounds_, aim.idle_blocks);
+  const auto first_shrink = [&](std::int64_t idle) {
+    const Morph morph = plan_morph(path.front(), path.back(), bounds_, idle).value();
+    expect_sound(morph, path.front(), path.back(), bounds_, idle);
     const auto* resize = std::get_if<ResizeKv>(&morph.steps.front());
     return resize == nullptr ? 0 : blocks - resize->blocks;
   };
-  EXPECT_EQ(first_shrink({.faster_steps = true}), 0);
-  EXPECT_EQ(first_shrink({true, blocks / 2}), blocks / 2);
-  EXPECT_EQ(first_shrink({true, 1}), 0) << "too little for another swap";
-  const std::int64_t most = first_shrink({true, blocks});
+  EXPECT_EQ(first_shrink(blocks / 2), blocks / 2);
+  EXPECT_EQ(first_shrink(1), 0) << "too little for another swap";
+  const std::int64_t most = first_shrink(blocks);
   EXPECT_GT(most, blocks / 2);
   EXPECT_LT(most, blocks);
   bounds_ = bounds_for_test(16, 0.8);
   const std::vector<Form> wide = path_to(bounds_, Precision::kW8);
   const Morph morph =
-      plan_morph(wide.front(), wide.back(), bounds_, {true, wide.front().kv.blocks}).value();
+      plan_morph(wide.front(), wide.back(), bounds_, wide.front().kv.blocks).value();
   std::int64_t pages = 0;
   Form form = wide.front();
   for (std::size_t i = 1; i <= kSwapsAtOnce; ++i) {

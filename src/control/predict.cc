@@ -37,17 +37,19 @@ double share_above(double first, double last, double limit, double sigma) {
 }
 
 // The time of a round, in which each decoding sequence gets a token: one step for each in flight.
-double round_s(const StepLine& line, const Serving& serving, const Batch& batch) {
+double round_s(const StepSpeed& speed, const StepPrecision& precision, const Serving& serving,
+               const Batch& batch) {
   const double steps = serving.steps_in_flight;
-  return steps * line.step_s({batch.decoding / steps, batch.context_tokens / steps,
-                              batch.prompt_tokens / steps});
+  return steps * speed.step_s(precision, {batch.decoding / steps, batch.context_tokens / steps,
+                                          batch.prompt_tokens / steps});
 }
 
 // The flow of requests through a replica.
 class Flow {
  public:
   Flow(const StepSpeed& speed, const Serving& serving, const Course& course, const Load& load)
-      : serving_(serving),
+      : speed_(speed),
+        serving_(serving),
         course_(course),
         load_(load),
         most_round_tokens_(speed.most_step_tokens() * serving.steps_in_flight),
@@ -61,8 +63,8 @@ class Flow {
                                                     std::max(1.0, load.running_drawn_tokens))
                                 : std::max(1.0, load.answer_tokens)),
         known_(queue_),
-        from_(end_of(speed, course.from)),
-        to_(end_of(speed, course.to)) {
+        from_(end_of(course.from)),
+        to_(end_of(course.to)) {
     prediction_.capacity_per_s = to_.capacity.per_s;
     prediction_.by_kv = to_.capacity.by_kv;
     // A morph changes the precision tag; after it the prefix cache fills again.
@@ -97,19 +99,16 @@ class Flow {
   // One end of the course.
   struct End {
     const FormTraits& form;
-    StepLine line;
     Capacity capacity;
     double morph_tokens = 0;  // prompt tokens of a round while a morph runs
   };
 
-  End end_of(const StepSpeed& speed, const FormTraits& form) const {
-    End end{.form = form,
-            .line = speed.line_of(form.precision),
-            .capacity = capacity_of(speed, serving_, form, load_)};
+  End end_of(const FormTraits& form) const {
+    End end{.form = form, .capacity = capacity_of(speed_, serving_, form, load_)};
     if (course_.seconds > 0) {
       const double steps = serving_.steps_in_flight;
-      end.morph_tokens = steps * speed.prompt_tokens_within(
-                                     form.precision, serving_.longest_morph_step_s,
+      end.morph_tokens = steps * speed_.prompt_tokens_within(
+                                     form.precision, kMorphStepS,
                                      {load_.decoding / steps, load_.context_tokens / steps, 0});
     }
     return end;
@@ -139,7 +138,7 @@ class Flow {
     const double most = at_s < course_.seconds ? end.morph_tokens : most_round_tokens_;
     slice.prompt_tokens = std::clamp(most, 1.0, std::max(1.0, most_round_tokens_ - decoding_));
     const auto round = [&](double prompt_tokens) {
-      return round_s(end.line, serving_, {decoding_, context_, prompt_tokens});
+      return round_s(speed_, end.form.precision, serving_, {decoding_, context_, prompt_tokens});
     };
     slice.decode_s = decoding_ > 0 ? round(0) : 0;
     slice.full_s = round(slice.prompt_tokens);
@@ -159,8 +158,7 @@ class Flow {
     const ArrivalRate::Rate& rate = load_.arrivals;
     slice.per_s = std::max(slice.at_s < rate.lasts_s ? rate.per_s : rate.later_per_s, 1e-9);
     const double arrived = slice.per_s * slice.length_s;
-    arrived_ += arrived;
-    arrived_per_s_ = arrived_ / (slice.at_s + slice.length_s);
+    arrived_per_s_ = (arrived_per_s_ * slice.at_s + arrived) / (slice.at_s + slice.length_s);
     queue_ += arrived;
     const double hits = slice.at_s < refilled_s_ ? 0 : load_.hit_share;
     work_ += arrived * rate.prompt_tokens * (1 - hits);
@@ -299,6 +297,7 @@ class Flow {
 
   double context_of_one() const { return context_ / std::max(1.0, decoding_ + held_); }
 
+  const StepSpeed& speed_;
   const Serving& serving_;
   const Course& course_;
   const Load& load_;
@@ -312,8 +311,7 @@ class Flow {
   const double known_;  // requests in the queue at the beginning
   const End from_;
   const End to_;
-  double arrived_ = 0;        // since then
-  double arrived_per_s_ = 0;  // its mean
+  double arrived_per_s_ = 0;  // in the mean since then
   double served_total_ = 0;
   double queued_s_ = 0;  // since when requests have waited for others
   double drawn_total_ = 0;
@@ -362,7 +360,7 @@ Capacity capacity_of(const StepSpeed& speed, const Serving& serving, const FormT
   const double sequences =
       std::max(1.0, std::min({by_kv, by_step, static_cast<double>(serving.most_sequences)}));
   // In a steady state, sequences / answer of them end in each round, and as many prompts begin.
-  const double time_s = round_s(speed.line_of(form.precision), serving,
+  const double time_s = round_s(speed, form.precision, serving,
                                 {sequences, sequences * context, sequences * to_compute / answer});
   return {.per_s = time_s > 0 ? sequences / answer / time_s : kUnknownCapacity,
           .sequences = sequences,

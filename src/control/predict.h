@@ -7,6 +7,9 @@
 
 namespace protean {
 
+// The longest step wanted while a morph runs, in seconds: prompt tokens are limited to keep it.
+inline constexpr double kMorphStepS = 0.25;
+
 // What a prediction needs to know of a form on one device or several.
 struct FormTraits {
   StepPrecision precision;
@@ -18,17 +21,17 @@ struct FormTraits {
 struct Course {
   FormTraits from;
   FormTraits to;
-  double seconds = 0;  // how long the morph takes; 0: `to` serves already
+  double seconds = 0;       // how long the morph takes; 0: `to` serves already
+  double seconds_back = 0;  // to where the replica is heading now
 };
 
 // What holds for every form.
 struct Serving {
   int most_sequences = 0;
   int block_tokens = 16;
-  int steps_in_flight = 1;             // each with its share of the sequences
-  double longest_morph_step_s = 0.25;  // the limit while a morph runs
-  double ttft_s = 2;                   // targets
-  double tpot_s = 0;                   // 0: none
+  int steps_in_flight = 1;  // each with its share of the sequences
+  double ttft_s = 2;        // targets
+  double tpot_s = 0;        // 0: none
 };
 
 struct Prediction {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 
 #include "base/units.h"
@@ -16,27 +14,6 @@ struct Batch {
   double decoding = 0;        // sequences that get a token each
   double context_tokens = 0;  // tokens in KV of all these sequences
   double prompt_tokens = 0;   // prompt tokens computed in the same step
-};
-
-// The time of a step of one form as a function of its batch: StepCost with the form's shares and
-// correction. Makes many predictions for one form quick.
-class StepLine {
- public:
-  StepLine() = default;
-  StepLine(const StepCost& cost, const StepPrecision& precision, double factor);
-
-  double step_s(const Batch& batch) const;
-
- private:
-  struct Term {
-    LayersCost cost;
-    double share = 0;
-  };
-  StepCost cost_;
-  LogitsCost logits_;
-  std::array<Term, kPrecisions.size()> terms_{};
-  std::size_t count_ = 0;
-  double s_per_us_ = 0;
 };
 
 // Predicts what steps take at any precision: the machine's StepCost, corrected by the steps that it
@@ -54,15 +31,10 @@ class StepSpeed {
   }
 
   bool has_learned() const { return correction_.factor(LayerShares{}) != 1; }
-  void learn(const StepSpeed& other) { correction_ = other.correction_; }
+  StepSpeed taught_by(const StepSpeed& other) const { return other.at_cost(cost_); }
   void step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns);
 
-  StepLine line_of(const StepPrecision& precision) const {
-    return {cost_, precision, correction_.factor(precision.layers)};
-  }
-  double step_s(const StepPrecision& precision, const Batch& batch) const {
-    return line_of(precision).step_s(batch);
-  }
+  double step_s(const StepPrecision& precision, const Batch& batch) const;
 
   // Predicts the time to compute so many prompt tokens while `running` decodes.
   double prefill_s(const StepPrecision& precision, double prompt_tokens,

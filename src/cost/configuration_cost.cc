@@ -46,8 +46,7 @@ StagedStep staged_step(const ModelSpec& spec, const Configuration& configuration
   inner.logit_rows = 0;
   const double layers_us = predict_us(steps.cost, inner, precision) - steps.cost.fixed_us;
   const double most = ceil_div(spec.layers, stages);
-  const double send_us =
-      steps.send.time_us(static_cast<double>(work.tokens) * spec.hidden * kActivationBytes);
+  const double send_us = steps.send.time_us(work.tokens * spec.hidden * kActivationBytes);
   const double logits_us = us - layers_us - steps.cost.fixed_us;
   return {.path_us = us + (stages - 1) * (steps.cost.fixed_us + send_us),
           .slowest_us = steps.cost.fixed_us + layers_us * most / spec.layers + send_us + logits_us};

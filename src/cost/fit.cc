@@ -61,25 +61,23 @@ void add_layer_terms(Precision precision, const AllCorners& corners, std::vector
   terms.push_back({name("layers"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].step_us; },
                    [share, read](const TimedStep& step) {
-                     return share(step) * layers_us(read, static_cast<double>(step.work.tokens));
+                     return share(step) * layers_us(read, step.work.tokens);
                    },
                    kKnownUs});
   terms.push_back({name("the first tokens"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].token_us; },
                    [share, bend](const TimedStep& step) {
-                     return share(step) *
-                            std::min<double>(bend, static_cast<double>(step.work.tokens));
+                     return share(step) * std::min(bend, step.work.tokens);
                    }});
   terms.push_back({name("more tokens"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].more_token_us; },
                    [share, bend](const TimedStep& step) {
-                     return share(step) *
-                            std::max(0.0, static_cast<double>(step.work.tokens) - bend);
+                     return share(step) * std::max(0.0, step.work.tokens - bend);
                    }});
   terms.push_back({name("tiles"),
                    [at](StepCost& cost) -> double& { return cost.layers[at].tile_us; },
                    [share, tile](const TimedStep& step) {
-                     return share(step) * std::ceil(static_cast<double>(step.work.tokens) / tile);
+                     return share(step) * std::ceil(step.work.tokens / tile);
                    }});
 }
 
@@ -96,11 +94,10 @@ void add_logits_terms(Precision precision, std::span<const TimedStep> steps,
                    [at](StepCost& cost) -> double& { return cost.logits[at].step_us; },
                    [projects](const TimedStep& step) { return projects(step) ? 1.0 : 0.0; },
                    kKnownUs});
-  terms.push_back({fmt::format("rows of logits at {}", to_string(precision)),
-                   [at](StepCost& cost) -> double& { return cost.logits[at].row_us; },
-                   [projects](const TimedStep& step) {
-                     return projects(step) ? static_cast<double>(step.work.logit_rows) : 0.0;
-                   }});
+  terms.push_back(
+      {fmt::format("rows of logits at {}", to_string(precision)),
+       [at](StepCost& cost) -> double& { return cost.logits[at].row_us; },
+       [projects](const TimedStep& step) { return projects(step) ? step.work.logit_rows : 0.0; }});
 }
 
 // Returns the part of the model's layers that the step runs through.
@@ -120,7 +117,7 @@ std::vector<Term> terms_of(std::span<const TimedStep> steps, const AllCorners& c
     terms.push_back({"a step", [](StepCost& cost) -> double& { return cost.fixed_us; },
                      [](const TimedStep&) { return 1.0; }});
     terms.push_back({"tokens", [](StepCost& cost) -> double& { return cost.token_us; },
-                     [](const TimedStep& step) { return static_cast<double>(step.work.tokens); }});
+                     [](const TimedStep& step) { return step.work.tokens; }});
   }
   for (const Precision precision : kPrecisions) {
     const auto at = index_of(precision);
@@ -171,10 +168,11 @@ Status validate(std::span<const TimedStep> steps) {
   for (const TimedStep& step : steps) {
     const double depth = depth_of(step);
     if (!std::isfinite(step.us) || step.us <= 0 || depth <= 0 || depth > 1 + kSameDepth) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "a step of {} tokens took {} us through {} of the layers: times must be "
-                        "above 0 and steps go through layers",
-                        step.work.tokens, step.us, depth);
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "a step of {:.0f} tokens took {} us through {} of the layers: times must be "
+          "above 0 and steps go through layers",
+          step.work.tokens, step.us, depth);
     }
   }
   return {};

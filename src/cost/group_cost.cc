@@ -133,6 +133,28 @@ std::vector<Stretch> stretches_of(const ModelSpec& spec, const Form& form) {
   return stretches;
 }
 
+StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form) {
+  const std::vector<Stretch> stretches = stretches_of(spec, form);
+  StepCost slowest = cost.on(stretches.front().copies.front().size());
+  double weights = 0;
+  double attention = 0;
+  for (const Stretch& stretch : stretches) {
+    weights = std::max(weights, stretch.part.weights);
+    attention = std::max(attention, stretch.part.attention);
+  }
+  for (double* const time : {&slowest.context_token_us, &slowest.sequence_us, &slowest.kv_token_us,
+                             &slowest.far_kv_token_us}) {
+    *time *= attention;
+  }
+  for (LayersCost& layers : slowest.layers) {
+    for (double* const time :
+         {&layers.step_us, &layers.token_us, &layers.more_token_us, &layers.tile_us}) {
+      *time *= weights;
+    }
+  }
+  return slowest;
+}
+
 std::int64_t kv_bytes_received(const ModelSpec& spec, const Form& before, const HoldShards& hold,
                                std::span<const Copy> homes, std::span<const std::int64_t> live) {
   const Form next = after(before, hold);

@@ -73,12 +73,15 @@ double layers_us(const LayersCost& of, double tokens) {
          of.tile_us * std::ceil(tokens / of.tile_tokens);
 }
 
-double attention_us(const StepCost& cost, double context_tokens, double sequences,
-                    double kv_tokens) {
-  return cost.context_token_us * context_tokens + cost.sequence_us * sequences +
-         cost.kv_token_us * kv_tokens +
-         cost.far_kv_token_us * std::max(0.0, kv_tokens - cost.near_kv_tokens);
+namespace {
+
+double attention_us(const StepCost& cost, const StepWork& work) {
+  return cost.context_token_us * work.context_tokens + cost.sequence_us * work.sequences +
+         cost.kv_token_us * work.kv_tokens +
+         cost.far_kv_token_us * std::max(0.0, work.kv_tokens - cost.near_kv_tokens);
 }
+
+}  // namespace
 
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision) {
   return predict_us(cost, work, precision, ModelPart{});
@@ -86,23 +89,23 @@ double predict_us(const StepCost& cost, const StepWork& work, const StepPrecisio
 
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision,
                   const ModelPart& part) {
-  const auto tokens = static_cast<double>(work.tokens);
-  double us = part.begins ? cost.fixed_us + cost.token_us * tokens : 0;
-  us += part.attention * attention_us(cost, work.context_tokens,
-                                      static_cast<double>(work.sequences), work.kv_tokens);
+  double us = part.begins ? cost.fixed_us + cost.token_us * work.tokens : 0;
+  us += part.attention * attention_us(cost, work);
   if (part.logits && work.logit_rows > 0) {
     const LogitsCost& logits = cost.logits_at(precision.embeddings);
-    us += logits.step_us + logits.row_us * static_cast<double>(work.logit_rows);
+    us += logits.step_us + logits.row_us * work.logit_rows;
   }
   for (std::size_t i = 0; i < precision.layers.size(); ++i) {
-    us += part.weights * precision.layers[i] * layers_us(cost.layers[i], tokens);
+    if (precision.layers[i] > 0) {
+      us += part.weights * precision.layers[i] * layers_us(cost.layers[i], work.tokens);
+    }
   }
   return us;
 }
 
 int efficient_tokens(const StepCost& cost, const StepPrecision& precision) {
   constexpr int kMost = 8192;
-  const auto us = [&](int tokens) { return predict_us(cost, {.tokens = tokens}, precision); };
+  const auto us = [&](double tokens) { return predict_us(cost, {.tokens = tokens}, precision); };
   const double long_us = (us(2 * kMost) - us(kMost)) / kMost;
   int tokens = 16;
   while (tokens < kMost && us(tokens) > 1.25 * long_us * tokens) {

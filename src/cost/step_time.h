@@ -84,9 +84,6 @@ StepCost scaled(const StepCost& cost, double factor);
 
 // Returns the time of all layers at one precision for so many tokens.
 double layers_us(const LayersCost& of, double tokens);
-// Returns the time of attention: `context_tokens` and `kv_tokens` are those of StepWork.
-double attention_us(const StepCost& cost, double context_tokens, double sequences,
-                    double kv_tokens);
 
 // Returns the time of a step on devices that are not idle before it. Layers without a share cost
 // nothing.

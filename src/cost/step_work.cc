@@ -35,9 +35,9 @@ void add_windowed(const SequenceSlice& slice, int window, double share_of_layers
 }
 
 StepWork counted(const StepPlan& plan, int window, double windowed_share) {
-  StepWork work{.tokens = std::ssize(plan.tokens),
-                .sequences = std::ssize(plan.slices),
-                .logit_rows = std::ssize(plan.samples) + std::ssize(plan.scores)};
+  StepWork work{.tokens = static_cast<double>(plan.tokens.size()),
+                .sequences = static_cast<double>(plan.slices.size()),
+                .logit_rows = static_cast<double>(plan.samples.size() + plan.scores.size())};
   for (const SequenceSlice& slice : plan.slices) {
     add_attention(slice, 1 - windowed_share, work);
     if (windowed_share > 0) {
@@ -75,14 +75,12 @@ StepDemand demand_of(const StepWork& work, const ModelSpec& spec, const Form& fo
     demand.weight_bytes += static_cast<double>(layer_bytes(spec, layer));
   }
   const auto table = static_cast<double>(vocab_matrix_bytes(spec, form.embeddings));
-  const auto tokens = static_cast<double>(work.tokens);
-  const auto logit_rows = static_cast<double>(work.logit_rows);
-  demand.weight_bytes += table / spec.vocab * tokens + (work.logit_rows > 0 ? table : 0);
+  demand.weight_bytes += table / spec.vocab * work.tokens + (work.logit_rows > 0 ? table : 0);
   demand.kv_bytes =
       work.kv_least_tokens * static_cast<double>(kv_token_bytes(spec, form.kv.precision));
   const double attention = 4.0 * spec.attention.heads * spec.attention.head_dim;
-  demand.operations = 2 * tokens * spec.layers * layer_weights(spec) +
-                      2.0 * logit_rows * spec.vocab * spec.hidden +
+  demand.operations = 2 * work.tokens * spec.layers * layer_weights(spec) +
+                      2 * work.logit_rows * spec.vocab * spec.hidden +
                       attention * spec.layers * work.context_tokens;
   return demand;
 }

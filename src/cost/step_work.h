@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-
 #include "contract/form.h"
 #include "contract/model_spec.h"
 #include "contract/step.h"
@@ -11,12 +9,12 @@ namespace protean {
 // Kernels read keys and values in tiles of this many positions (device/cpu/attention.h).
 inline constexpr int kKvTileTokens = 64;
 
-// The work of a step, counted from its plan. Counts of positions are means over layers, because
-// some layers may see only a window.
+// The work of a step, counted from its plan, or predicted. Counts of positions are means over
+// layers, because some layers may see only a window.
 struct StepWork {
-  std::int64_t tokens = 0;
-  std::int64_t sequences = 0;
-  std::int64_t logit_rows = 0;
+  double tokens = 0;
+  double sequences = 0;
+  double logit_rows = 0;
   double context_tokens = 0;  // positions that rows attend to, summed over rows
   // Positions whose keys and values are read, once for each sequence, in whole tiles.
   double kv_tokens = 0;

@@ -98,9 +98,10 @@ class Engine {
   void resume_form(TimeNs now_ns);
   bool at_pin() const { return !steering_ || steering_->at_pin(); }
   // For a fleet that weighs groups against lower precision; nothing if the form never changes.
-  std::optional<FormView> form_view() const {
-    return steering_ ? std::optional(steering_->view()) : std::nullopt;
+  std::optional<FormView> form_view(TimeNs now_ns) const {
+    return steering_ ? std::optional(steering_->view(now_ns)) : std::nullopt;
   }
+  std::vector<Way> ways_down() const { return steering_->ways_down(); }
   // Lets the policy lower precision if it has decided so.
   void allow_lowering(TimeNs now_ns);
   // Returns true if no step is in flight and no KV is exchanged with another engine.

@@ -19,12 +19,10 @@ namespace protean {
 struct EngineState {
   SchedulerState scheduler;
   std::unordered_map<RequestId, LiveRequest> live;
-  // Go on in the engine that absorbs the state; nothing: that one has its own.
-  std::optional<FormCounts> form_counts;
-  std::optional<FormWish> policy;          // its mode and floor; a group takes its first home's
-  std::optional<FormWish> pin;             // an operator's form; a group takes a home's
-  std::optional<QueueTimes> times;         // what was learned of steps and answers
-  std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
+  // Nothing: the form never changes. A group takes its first home's, and the pin of any.
+  std::optional<SteeringState> form;
+  // What was learned of steps and answers; a group takes what the home with most answers knows.
+  std::optional<QueueTimes> times;
 };
 
 // The same as join_homes() and split_homes() of SchedulerState, with the requests.

@@ -19,8 +19,7 @@ MorphPolicy policy_of(const MorphConfig& config, const SchedulerConfig& limits) 
           config.bounds,
           {.most_sequences = limits.max_num_seqs,
            .block_tokens = limits.block_tokens,
-           .steps_in_flight = limits.steps_in_flight,
-           .longest_morph_step_s = static_cast<double>(config.step_ns_during_morph) / kNsPerS}};
+           .steps_in_flight = limits.steps_in_flight}};
 }
 
 }  // namespace
@@ -75,7 +74,7 @@ bool FormSteering::frees_pages(const Form& to) const {
 // operator decides about them. What is still under way goes on.
 void FormSteering::take_free_pages() {
   if (!policy_rules() && !pin_) {
-    go_towards({with_free_pages(run_.wanted()), "KV gets the pages that are free"}, {});
+    go_towards({with_free_pages(run_.wanted()), "KV gets the pages that are free", true});
   }
 }
 
@@ -102,11 +101,11 @@ void FormSteering::advance(bool quiet) {
   const std::int64_t lacking =
       run_.shrinking() && !run_.insists() ? scheduler_.demand().blocks_short : 0;
   if (lacking > 0) {
-    const Wanted wanted{run_.wanted(), run_.reason()};
+    const Wanted wanted{run_.wanted(), run_.reason(), true};
     run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
     pace_.bytes = 0;
     if (frees_pages(wanted.form)) {
-      go_towards(wanted, {});  // KV was to lend more than the first swap needs
+      go_towards(wanted);  // KV was to lend more than the first swap needs
     } else {
       changed_ns_ = now_ns_;
       take_free_pages();
@@ -129,40 +128,33 @@ void FormSteering::observe(const Observation& observation) {
   }
   if (now_ns_ >= next_decision_ns_) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
-    decide(observation);
+    decide(observation.expected_wait_ns);
     if (policy_rules()) {
       advance();
     }
   }
   // Weights change between steps: long steps would make a morph long, and everything waits for it.
-  scheduler_.limit_prompts(
-      run_.busy() ? times_.prompt_tokens_within(config_.step_ns_during_morph, scheduler_.backlog())
-                  : std::numeric_limits<int>::max());
+  scheduler_.limit_prompts(run_.busy()
+                               ? times_.prompt_tokens_within(kMorphStepS, scheduler_.backlog())
+                               : std::numeric_limits<int>::max());
+}
+
+Load FormSteering::load(TimeNs now_ns) const {
+  return watch_.load(now_ns, scheduler_, times_.lengths(), config_.start.kv.block_tokens);
+}
+
+std::int64_t FormSteering::needed_blocks() const {
+  return scheduler_.observe().kv_blocks_used + scheduler_.demand().blocks_wanted;
 }
 
 Situation FormSteering::situation() const {
-  return {.committed = run_.committed(),
-          .heading = run_.wanted(),
-          .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
-          .copy_bytes_per_s = pace_.bytes_per_s,
-          .failed = {},
-          .missing = {}};
-}
-
-FormView FormSteering::view() const {
-  return {.load = decided_.load,
-          .speed = times_.speed(),
-          .serving = policy_.serving(),
-          .form = policy_.traits_of(run_.wanted()),
-          .late_per_nat = config_.policy.late_per_nat,
-          .copy_bytes_per_s = pace_.bytes_per_s,
-          .down = policy_rules() ? policy_.ways_down(situation()) : std::vector<Course>()};
-}
-
-Situation FormSteering::situation(const Observation& observation, const Demand& demand) {
-  std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
-  Situation now = situation();
-  now.needed_blocks = observation.kv_blocks_used + demand.blocks_wanted;
+  Situation now{.committed = run_.committed(),
+                .heading = run_.wanted(),
+                .kept_s = run_.busy() ? 0 : static_cast<double>(now_ns_ - changed_ns_) / kNsPerS,
+                .needed_blocks = needed_blocks(),
+                .copy_bytes_per_s = pace_.bytes_per_s,
+                .failed = {},
+                .missing = {}};
   for (const FailedSwap& failed : failed_) {
     now.failed.push_back(failed.swap);
   }
@@ -172,48 +164,68 @@ Situation FormSteering::situation(const Observation& observation, const Demand& 
   return now;
 }
 
-void FormSteering::decide(const Observation& observation) {
-  const Demand demand = scheduler_.demand();
-  decided_.load = watch_.load(now_ns_, scheduler_, times_.lengths(), config_.start.kv.block_tokens);
-  const bool may_lower = std::exchange(decided_.may_lower, false) || !config_.weighed;
-  decided_.wants_lowering = false;
-  watch_.expect_wait(observation.expected_wait_ns);
+FormView FormSteering::view(TimeNs now_ns) const {
+  return {.load = load(now_ns),
+          .way = policy_.way(times_.speed(), situation()),
+          .copy_bytes_per_s = pace_.bytes_per_s};
+}
+
+std::vector<Way> FormSteering::ways_down() const {
+  return policy_rules() ? policy_.ways_down(times_.speed(), situation()) : std::vector<Way>();
+}
+
+void FormSteering::allow_lowering() {
+  if (const auto wanted = std::exchange(decided_.lowering, std::nullopt);
+      wanted && policy_rules()) {
+    go_towards(*wanted);
+  }
+}
+
+void FormSteering::decide(TimeNs expected_wait_ns) {
+  decided_.lowering.reset();
+  std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
+  decided_.load = load(now_ns_);
+  decided_.expected_wait_ns = expected_wait_ns;
   if (!policy_rules()) {
     return;
   }
   if (config_.policy.rule == MorphRule::kPaper) {
-    decide_by_paper(observation, demand);
-    return;
-  }
-  Decision decision = policy_.decide(times_.speed(), decided_.load, situation(observation, demand));
-  decided_.predictions = std::move(decision.predictions);
-  decided_.wants_lowering = decision.wanted && decision.wanted->lowers && !may_lower;
-  if (decided_.wants_lowering) {
-    return;
-  }
-  if (!decision.wanted && !run_.busy()) {
-    decision.wanted = Wanted{with_free_pages(run_.committed()), "pages lie idle", true};
-  }
-  if (decision.wanted) {
-    MorphAim aim{.faster_steps = !decision.wanted->for_room && demand.blocks_short <= 0};
-    if (aim.faster_steps) {
-      aim.idle_blocks =
-          std::max<std::int64_t>(0, observation.kv_blocks - observation.kv_blocks_used -
-                                        demand.blocks_wanted - observation.running);
+    if (const auto wanted = decide_by_paper()) {
+      go_towards(*wanted);
     }
-    go_towards(*decision.wanted, aim);
+    return;
+  }
+  Decision decision = policy_.decide(times_.speed(), decided_.load, situation());
+  decided_.predictions = std::move(decision.predictions);
+  if (decision.wanted && decision.wanted->lowers && config_.weighed) {
+    decided_.lowering = std::move(decision.wanted);
+  } else if (decision.wanted) {
+    go_towards(*decision.wanted);
+  } else if (!run_.busy()) {
+    go_towards({with_free_pages(run_.committed()), "pages lie idle", true});
   }
 }
 
-void FormSteering::decide_by_paper(const Observation& observation, const Demand& demand) {
+std::optional<Wanted> FormSteering::decide_by_paper() {
+  const Observation observation = scheduler_.observe();
+  const Demand demand = scheduler_.demand();
   paper_.step_done(
       {.oldest_wait_ns = demand.waiting_since_ns < 0 ? 0 : now_ns_ - demand.waiting_since_ns,
        .kv_blocks = observation.kv_blocks,
        .kv_blocks_used = observation.kv_blocks_used,
        .kv_blocks_wanted = demand.blocks_wanted});
-  if (const auto wanted = policy_.decide(paper_, situation(observation, demand))) {
-    go_towards(*wanted, {});
-  }
+  return policy_.decide(paper_, situation());
+}
+
+// Returns the KV blocks that may be lent to the first swaps: idle ones, unless blocks are what is
+// short.
+std::int64_t FormSteering::idle_blocks_for(const Wanted& wanted) const {
+  const Observation observation = scheduler_.observe();
+  const std::int64_t next_decodes = observation.running;
+  const bool short_of_blocks = wanted.for_room || scheduler_.demand().blocks_short > 0;
+  return short_of_blocks
+             ? 0
+             : std::max<std::int64_t>(0, observation.kv_blocks - needed_blocks() - next_decodes);
 }
 
 // Begins the morph to a form. If a lowering needs blocks that are in use, the last sequences in
@@ -221,32 +233,41 @@ void FormSteering::decide_by_paper(const Observation& observation, const Demand&
 // wait with them for the larger KV. A reserve instead would cost its blocks at all times, and a
 // part of a layer would not need a smaller one: the KV of each layer is on pages of its own, so KV
 // gives up a page of every layer or none.
-void FormSteering::go_towards(const Wanted& wanted, const MorphAim& aim) {
+void FormSteering::go_towards(const Wanted& wanted) {
   const Form& from = run_.committed();
-  Result<Morph> morph = plan_with_or_without_embeddings(from, wanted.form, config_.bounds, aim);
+  const std::int64_t idle = idle_blocks_for(wanted);
+  Result<Morph> morph = plan_with_or_without_embeddings(from, wanted.form, config_.bounds, idle);
   if (!morph.ok() || after(from, *morph) == run_.wanted()) {
     return;
   }
   morph->reason = wanted.reason;
-  const std::int64_t needed =
-      scheduler_.observe().kv_blocks_used + scheduler_.demand().blocks_wanted;
   pace_.bytes = run_.busy() ? 0 : policy_.seconds(from, after(from, *morph), 1);
   pace_.began_ns = now_ns_;
-  const bool idle_only = aim.idle_blocks > 0 && least_kv_blocks(from, *morph) >= needed;
+  const bool idle_only = idle > 0 && least_kv_blocks(from, *morph) >= needed_blocks();
   run_.retarget(*morph, frees_pages(wanted.form) && !idle_only, now_ns_);
 }
 
-FormWish FormSteering::chosen_policy() const {
-  FormWish chosen;
-  chosen.mode = config_.mode;
-  chosen.floor = config_.bounds.floor;
-  return chosen;
+SteeringState FormSteering::state() const {
+  SteeringState state{.counts = FormCounts{run_.totals(), ledger_.totals()},
+                      .policy = {},
+                      .pin = pin_,
+                      .packing = packing_};
+  state.policy.mode = config_.mode;
+  state.policy.floor = config_.bounds.floor;
+  return state;
 }
 
-void FormSteering::go_on_with(const FormWish& policy) {
-  if (policy.mode != config_.mode || policy.floor != config_.bounds.floor) {
-    set_policy(policy);
+void FormSteering::absorb(SteeringState state) {
+  if (state.counts) {
+    run_.go_on_from(state.counts->morphs);
+    ledger_.go_on_from(state.counts->output_tokens);
   }
+  if (state.policy.mode != config_.mode || state.policy.floor != config_.bounds.floor) {
+    set_policy(state.policy);
+  }
+  pin_ = std::move(state.pin);
+  packed(std::move(state.packing));
+  told_ = {};
 }
 
 // Changes how the policy decides from its next decision on. The form stays until then.
@@ -256,6 +277,7 @@ void FormSteering::set_policy(const FormWish& wish) {
   config_.bounds.floor = wish.floor.value_or(config_.bounds.floor);
   policy_ = policy_of(config_, scheduler_.config());
   decided_.predictions.clear();
+  decided_.lowering.reset();
   next_decision_ns_ = now_ns_;
   ++changes_;
   take_free_pages();
@@ -331,17 +353,13 @@ std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
 std::optional<TimeNs> FormSteering::gives_up_ns() const {
   const bool waits = larger_kv_since_ns_ >= 0 &&
                      !(run_.busy() && run_.wanted().kv.blocks >= scheduler_.largest_need());
-  return waits ? std::optional(larger_kv_since_ns_ + config_.larger_kv_within_ns) : std::nullopt;
+  return waits ? std::optional(larger_kv_since_ns_ + static_cast<TimeNs>(kHorizonS * kNsPerS))
+               : std::nullopt;
 }
 
 std::vector<RequestId> FormSteering::given_up() const {
   const auto give_up_ns = gives_up_ns();
   return give_up_ns && now_ns_ >= *give_up_ns ? scheduler_.too_large() : std::vector<RequestId>{};
-}
-
-void FormSteering::go_on_from(const FormCounts& counts) {
-  run_.go_on_from(counts.morphs);
-  ledger_.go_on_from(counts.output_tokens);
 }
 
 std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
@@ -374,7 +392,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->failures_total = totals.failures;
   status->remarks_total = totals.remarks;
   status->output_tokens = ledger_.totals();
-  status->load = watch_.seen(now_ns_);
+  status->load = watch_.seen(now_ns_, decided_.load, decided_.expected_wait_ns);
   status->predictions = decided_.predictions;
   status->history = run_.history();
   return status;

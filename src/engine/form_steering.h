@@ -29,15 +29,19 @@ struct FormCounts {
   std::vector<TokensAt> output_tokens;  // by precision
 };
 
-// What a fleet needs to know of a replica to predict it in other forms and groups.
+// What goes on when another engine takes this one's place.
+struct SteeringState {
+  std::optional<FormCounts> counts;        // nothing: that engine has its own
+  FormWish policy;                         // mode and quality floor
+  std::optional<FormWish> pin;             // the precisions that an operator chose
+  std::shared_ptr<const Packing> packing;  // the latest, which is the same for all engines
+};
+
+// What a fleet needs to know of a replica to predict it in groups.
 struct FormView {
-  Load load;  // as of the latest decision
-  StepSpeed speed;
-  Serving serving;
-  FormTraits form;
-  double late_per_nat = 0;
+  Load load;
+  Way way;
   double copy_bytes_per_s = 0;
-  std::vector<Course> down;  // to forms of lower precision that its policy may choose
 };
 
 // Steers a replica's form: watches its load, asks the policy, answers operators' wishes, also about
@@ -59,7 +63,6 @@ class FormSteering {
   void on(const MorphDone& done);
   WishAnswered on(const WantForm& want);
   void packed(std::shared_ptr<const Packing> packing);
-  const std::shared_ptr<const Packing>& packing() const { return packing_; }
   void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
   StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
   void step_started() { run_.step_started(); }
@@ -84,20 +87,15 @@ class FormSteering {
   // Goes on after the fleet's hold: to the form that an operator chose, if there is one. Without
   // one, and without a policy, KV gets all pages that are free.
   void resume();
-  // The precisions that an operator chose go on when another engine takes this one's place.
-  const std::optional<FormWish>& pin() const { return pin_; }
-  void take_pin(std::optional<FormWish> pin);
   // Returns false if it rests at other precisions than an operator chose.
   bool at_pin() const;
-  FormView view() const;
+  FormView view(TimeNs now_ns) const;
+  // Returns the ways to forms of lower precision that the policy may choose.
+  std::vector<Way> ways_down() const;
   // Returns true if the latest decision was to lower precision, which the fleet has to allow
   // (MorphConfig::weighed).
-  bool wants_lowering() const { return decided_.wants_lowering; }
-  // Lets the next observe() decide at once, and lower precision.
-  void allow_lowering() {
-    decided_.may_lower = true;
-    next_decision_ns_ = now_ns_;
-  }
+  bool wants_lowering() const { return decided_.lowering.has_value(); }
+  void allow_lowering();
   bool busy() const { return run_.busy(); }
   bool committing() const { return run_.committing(); }
   const Form& committed() const { return run_.committed(); }
@@ -106,14 +104,9 @@ class FormSteering {
   // Returns requests that only a larger KV could hold, if none has come in time.
   std::vector<RequestId> given_up() const;
 
-  // The policy's mode and floor, and what is counted, go on when another engine takes this one's
-  // place.
-  FormWish chosen_policy() const;
-  void go_on_with(const FormWish& policy);
-  FormCounts counts() const { return {run_.totals(), ledger_.totals()}; }
-  void go_on_from(const FormCounts& counts);
-  // Makes the next status_if_changed() return a status: another engine told the latest one.
-  void tell_again() { told_ = {}; }
+  SteeringState state() const;
+  // Takes the place of another engine, and tells its status again.
+  void absorb(SteeringState state);
 
   std::vector<TokensAt> named(const PrecisionLedger::Counts& counts) const {
     return ledger_.named(counts);
@@ -125,11 +118,13 @@ class FormSteering {
   bool policy_rules() const { return config_.mode != MorphMode::kOff && !pin_ && !run_.holds(); }
   void advance(bool quiet);
   bool at_rest() const;
-  Situation situation(const Observation& observation, const Demand& demand);
+  Load load(TimeNs now_ns) const;
+  std::int64_t needed_blocks() const;
   Situation situation() const;
-  void decide(const Observation& observation);
-  void decide_by_paper(const Observation& observation, const Demand& demand);
-  void go_towards(const Wanted& wanted, const MorphAim& aim);
+  void decide(TimeNs expected_wait_ns);
+  std::optional<Wanted> decide_by_paper();
+  std::int64_t idle_blocks_for(const Wanted& wanted) const;
+  void go_towards(const Wanted& wanted);
   Form with_free_pages(Form form) const;
   bool frees_pages(const Form& to) const;
   void take_free_pages();
@@ -169,12 +164,12 @@ class FormSteering {
   } pace_;
   struct {
     Load load;
+    TimeNs expected_wait_ns = 0;
     std::vector<FormPrediction> predictions;
-    bool wants_lowering = false;
-    bool may_lower = false;         // the next one
-  } decided_;                       // of the latest decision
-  TimeNs larger_kv_since_ns_ = -1;  // since when a request waits for a larger KV; -1: none does
-  std::optional<FormWish> pin_;     // an operator's precisions, until released or out of reach
+    std::optional<Wanted> lowering;  // what is wanted, if the fleet has to allow it
+  } decided_;                        // of the latest decision, at most 0.1 s ago
+  TimeNs larger_kv_since_ns_ = -1;   // since when a request waits for a larger KV; -1: none does
+  std::optional<FormWish> pin_;      // an operator's precisions, until released or out of reach
   // Counts changes of owner, policy and packing, which the run does not count.
   std::uint64_t changes_ = 1;
   struct Told {  // in the latest status

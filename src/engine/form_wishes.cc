@@ -50,15 +50,8 @@ void FormSteering::resume() {
     }
     end_pin();
   }
-  if (config_.mode == MorphMode::kOff) {
-    (void)go_to(with_free_pages(run_.committed()), "KV gets the pages that are free");
-  }
+  take_free_pages();
   promise_kv();
-}
-
-void FormSteering::take_pin(std::optional<FormWish> pin) {
-  pin_ = std::move(pin);
-  ++changes_;
 }
 
 void FormSteering::end_pin() {

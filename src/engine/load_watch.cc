@@ -29,7 +29,7 @@ void add(const SequenceNeed& need, double left, Load& load) {
 }  // namespace
 
 Load LoadWatch::load(TimeNs now_ns, const Scheduler& scheduler, const AnswerLengths& lengths,
-                     int block_tokens) {
+                     int block_tokens) const {
   const TimeNs since_ns = scheduler.demand().waiting_since_ns;
   Load load{.oldest_wait_s = since_ns < 0 ? 0 : seconds(now_ns - since_ns),
             .arrivals = arrivals_.rate(now_ns),
@@ -43,18 +43,17 @@ Load LoadWatch::load(TimeNs now_ns, const Scheduler& scheduler, const AnswerLeng
     add(need, lengths.expected_left(need.drawn, need.most_drawn), load);
   }
   load.left_tokens /= std::max(1.0, load.decoding);
-  seen_.arrivals_per_s = load.arrivals.per_s;
-  seen_.arrivals_last_s = load.arrivals.lasts_s;
-  seen_.most_arrivals_per_s = load.arrivals.most_per_s;
-  seen_.answer_tokens = load.answer_tokens;
   return load;
 }
 
-LoadSeen LoadWatch::seen(TimeNs now_ns) const {
-  LoadSeen seen = seen_;
-  seen.ttft_p95_ns = ttft_.quantile(now_ns, 0.95);
-  seen.tpot_p95_ns = tpot_.quantile(now_ns, 0.95);
-  return seen;
+LoadSeen LoadWatch::seen(TimeNs now_ns, const Load& load, TimeNs expected_wait_ns) const {
+  return {.arrivals_per_s = load.arrivals.per_s,
+          .arrivals_last_s = load.arrivals.lasts_s,
+          .most_arrivals_per_s = load.arrivals.most_per_s,
+          .answer_tokens = load.answer_tokens,
+          .expected_wait_ns = expected_wait_ns,
+          .ttft_p95_ns = ttft_.quantile(now_ns, 0.95),
+          .tpot_p95_ns = tpot_.quantile(now_ns, 0.95)};
 }
 
 }  // namespace protean

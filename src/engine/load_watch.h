@@ -25,11 +25,10 @@ class LoadWatch {
 
   // Returns the load as predictions need it. Looks at every sequence.
   Load load(TimeNs now_ns, const Scheduler& scheduler, const AnswerLengths& lengths,
-            int block_tokens);
+            int block_tokens) const;
 
-  // Returns the latest load as operators see it, with present latencies.
-  LoadSeen seen(TimeNs now_ns) const;
-  void expect_wait(TimeNs wait_ns) { seen_.expected_wait_ns = wait_ns; }
+  // Returns a load as operators see it, with present latencies.
+  LoadSeen seen(TimeNs now_ns, const Load& load, TimeNs expected_wait_ns) const;
 
  private:
   static constexpr TimeNs kLatencyWindowNs = 15 * kNsPerS;
@@ -37,7 +36,6 @@ class LoadWatch {
   ArrivalRate arrivals_;
   RollingQuantile ttft_{kLatencyWindowNs};
   RollingQuantile tpot_{kLatencyWindowNs};
-  LoadSeen seen_;
 };
 
 }  // namespace protean

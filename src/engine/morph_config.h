@@ -23,11 +23,6 @@ struct MorphConfig {
   int moves_per_step = 16;
   double moves_share = 0.03;
   TimeNs decide_every_ns = 100 * kNsPerMs;  // the least time between two decisions
-  // The longest step wanted while a morph runs; prompt tokens are limited to keep it.
-  TimeNs step_ns_during_morph = kNsPerS / 4;
-  // Requests that need a larger KV cache fail if no morph leads to it, and no step of a morph
-  // commits and no variant is packed for this long.
-  TimeNs larger_kv_within_ns = 30 * kNsPerS;
   bool weighed = false;         // the policy lowers precision only when the fleet allows it
   std::uint64_t ids_after = 0;  // ids of the engine's morph steps are larger than this
 };

@@ -22,8 +22,7 @@ TimeNs QueueTimes::prefill_ns(std::int64_t tokens) const {
   return ns_of(speed_.prefill_s(precision_, static_cast<double>(tokens), {}));
 }
 
-int QueueTimes::prompt_tokens_within(TimeNs step_ns, const Backlog& running) const {
-  const double step_s = static_cast<double>(step_ns) / kNsPerS;
+int QueueTimes::prompt_tokens_within(double step_s, const Backlog& running) const {
   return std::max(kLeastPromptTokens,
                   speed_.prompt_tokens_within(precision_, step_s, decodes_of(running)));
 }

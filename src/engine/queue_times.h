@@ -31,18 +31,20 @@ class QueueTimes {
   // Predicts the time to compute so many prompt tokens alone.
   TimeNs prefill_ns(std::int64_t tokens) const;
 
-  // Returns how many prompt tokens a step can take within `step_ns` in addition to the decodes of
+  // Returns how many prompt tokens a step can take within `step_s` in addition to the decodes of
   // `running`, at least 16: fewer hardly take less time.
-  int prompt_tokens_within(TimeNs step_ns, const Backlog& running) const;
+  int prompt_tokens_within(double step_s, const Backlog& running) const;
 
   // Predicts the time to the first token of a request with so many tokens to compute, after
   // `before`.
   TimeNs first_token_ns(const Backlog& before, std::int64_t tokens) const;
 
-  // Takes over what another replica of the model has learned: of the length of answers, and of a
-  // new group's engine, of the speed of steps.
-  void learn_answers(const QueueTimes& other) { lengths_ = other.lengths_; }
-  void learn_steps(const QueueTimes& other) { speed_.learn(other.speed_); }
+  // Takes over what another engine has learned of the length of answers, and if this one has
+  // learned nothing of the speed of steps, also that.
+  void learn(const QueueTimes& other) {
+    lengths_ = other.lengths_;
+    speed_ = speed_.has_learned() ? speed_ : speed_.taught_by(other.speed_);
+  }
 
   const StepSpeed& speed() const { return speed_; }
   const AnswerLengths& lengths() const { return lengths_; }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
 #include "fleet/group_scene_for_test.h"
@@ -345,7 +346,10 @@ TEST(Failures, MembersFailAtRandomMoments) {
     GroupScene::Options options = options_of(seed % 3 == 0 ? 2 : 4);
     options.morphs = below(3) > 0;
     options.steps_at_once = 1 + below(3);
-    options.scale = below(2) == 0 ? ScalePolicy::kPaper : ScalePolicy::kOff;
+    options.scale = std::array{ScalePolicy::kOff, ScalePolicy::kPaper,
+                               ScalePolicy::kJoint}[static_cast<std::size_t>(below(3))];
+    options.drop = below(2) == 0 && options.scale != ScalePolicy::kPaper ? DropPolicy::kJoint
+                                                                         : DropPolicy::kOff;
     GroupScene scene(options);
     const std::vector<std::vector<std::vector<int>>> wishes =
         options.replicas == 2 ? std::vector<std::vector<std::vector<int>>>{{{0, 1}}, {{0}, {1}}}

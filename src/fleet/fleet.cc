@@ -219,7 +219,7 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
   sink_.emit(std::move(batch));
 }
 
-// A parked engine is told when it serves again (EngineState::packing).
+// A parked engine is told when it serves again (SteeringState::packing).
 void Fleet::on(const VariantsPacked& packed, TimeNs now_ns) {
   for (const Station& station : stations_) {
     if (!station.parked) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -13,7 +14,8 @@
 #include "base/ids.h"
 #include "base/replica_id.h"
 #include "control/arrival_rate.h"
-#include "control/fleet_choice.h"
+#include "control/load.h"
+#include "control/outlook.h"
 #include "control/replica_demand.h"
 #include "engine/engine.h"
 #include "fleet/balancing.h"
@@ -182,14 +184,20 @@ class Fleet : private TokenSink {
   void remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns);
   void forget_groups(const GroupWish& wish);
   void forget_parted();
+  bool is_joint(GroupBy by) const;
   void weigh(TimeNs now_ns);
   bool regroups(TimeNs now_ns);
   bool part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns);
   bool group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns);
   std::optional<std::vector<Unit>> two_to_weigh(std::vector<Unit>& units) const;
-  std::optional<ServingWay> as_group(const Unit& unit, GroupBy by, const Load& load) const;
+  bool stays_together(ReplicaId replica, const std::vector<Unit>& units, const Load& one,
+                      TimeNs now_ns);
+  bool wish(const GroupWish& wish, const std::string& reason, TimeNs now_ns);
+  static Load load_of(std::span<const Unit> units, const Load& one);
+  Way as_homes(const Unit& unit, const Load& load, TimeNs now_ns) const;
+  std::optional<Way> as_group(const Unit& unit, GroupBy by, const Load& load) const;
   double seconds_to_group(const FormView& view, const Load& load) const;
-  static ServingWay way_of(const FormView& view, int units, Course course);
+  double seconds_to_part(const FormView& view, const Load& load) const;
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
   ScaleCandidate candidate_of(std::size_t index) const;
   std::int64_t blocks_needed(std::int64_t prompt, std::int64_t max_tokens) const;

@@ -32,10 +32,7 @@ std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::si
     if (!wide.ok()) {
       break;
     }
-    const PageBudget& budget = config.budget;
-    blocks.push_back(std::max(
-        wide->kv.blocks,
-        kv_blocks_beside(config.spec, *wide, budget.pages - budget.reserve, budget.page_bytes)));
+    blocks.push_back(most_kv_blocks(config, *wide));
     limit();
   }
   return blocks;
@@ -197,7 +194,6 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   } else {
     at(best->replica).begin_request(std::move(held.request), held.arrived_ns, now_ns);
   }
-  attempts_.failed_in_a_row = 0;
   return HandOver::kDone;
 }
 
@@ -208,8 +204,10 @@ void Fleet::count_failures(TimeNs now_ns) {
     return;
   }
   attempts_.failures_seen = grouping_.failures().count;
-  attempts_.not_before_ns =
-      now_ns + (kNsPerS << std::min(attempts_.failed_in_a_row++, kMostDoublings));
+  const TimeNs since_pause_ns = now_ns - attempts_.not_before_ns;
+  int& in_a_row = attempts_.failed_in_a_row;
+  in_a_row = since_pause_ns > (kNsPerS << kMostDoublings) ? 0 : in_a_row;
+  attempts_.not_before_ns = now_ns + (kNsPerS << std::min(in_a_row++, kMostDoublings));
   for (HeldRequest& held : held_) {
     ++held.failed_attempts;
   }

@@ -1,11 +1,11 @@
 // Groups by what they are predicted to save (docs/policy.md): `--scale joint` and `--drop joint`.
 
 #include <algorithm>
-#include <array>
+#include <span>
 #include <tuple>
 #include <utility>
 
-#include "control/fleet_choice.h"
+#include "control/outlook.h"
 #include "control/plan_regroup.h"
 #include "control/policy_constants.h"
 #include "cost/memory.h"
@@ -21,6 +21,13 @@ constexpr int kHomes = 2;                       // that become one at a time
 
 bool weighs(const GroupConfig& config) {
   return config.scale == ScalePolicy::kJoint || config.drop == DropPolicy::kJoint;
+}
+
+// Returns true if groups of this kind are formed and parted by what that is predicted to save.
+bool Fleet::is_joint(GroupBy by) const {
+  const GroupConfig& config = grouping_.config();
+  return by == GroupBy::kShards ? config.scale == ScalePolicy::kJoint
+                                : config.drop == DropPolicy::kJoint;
 }
 
 // Counts a request that was just placed, unless it was refused.
@@ -45,7 +52,7 @@ void Fleet::weigh(TimeNs now_ns) {
     return;
   }
   weighing_.next_ns = now_ns + kWeighEveryNs;
-  if (held_.empty() && !grouping_.busy() && regroups(now_ns)) {
+  if (held_.empty() && now_ns >= attempts_.not_before_ns && regroups(now_ns)) {
     return;
   }
   for (std::size_t i = 0; i < stations_.size(); ++i) {
@@ -57,7 +64,9 @@ void Fleet::weigh(TimeNs now_ns) {
 
 // Forms or parts a group if that pays. Returns false if none does.
 bool Fleet::regroups(TimeNs now_ns) {
-  forget_parted();
+  if (grouping_.busy() && !grouping_.waits_to_part()) {
+    return false;
+  }
   std::vector<Unit> units;
   std::vector<Load> loads;
   double replicas = 0;
@@ -65,19 +74,23 @@ bool Fleet::regroups(TimeNs now_ns) {
     if (!in_service(i)) {
       continue;
     }
-    auto view = stations_[i].engine->form_view();
+    auto view = stations_[i].engine->form_view(now_ns);
     if (!view) {
       return false;  // nothing is known of its load
     }
     loads.push_back(view->load);
-    const auto count = std::ssize(grouping_.replicas_of(ReplicaId{static_cast<std::int32_t>(i)}));
+    const auto count = std::ssize(grouping_.devices_of(ReplicaId{static_cast<std::int32_t>(i)}));
     replicas += static_cast<double>(count);
     units.push_back({i, static_cast<int>(count), *std::move(view)});
   }
-  if (units.empty() || now_ns < attempts_.not_before_ns) {
+  if (units.empty()) {
     return false;
   }
   const Load one = share_of(sum_of(loads, weighing_.arrivals.rate(now_ns)), 1 / replicas);
+  if (const auto waits = grouping_.waits_to_part()) {
+    return stays_together(*waits, units, one, now_ns);
+  }
+  forget_parted();
   return part_one(units, one, now_ns) || group_two(units, one, now_ns);
 }
 
@@ -93,54 +106,77 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
     const ReplicaId replica{static_cast<std::int32_t>(unit.index)};
     const Engine& engine = *stations_[unit.index].engine;
     const auto since = formed_.find(std::pair(replica, static_cast<std::size_t>(unit.replicas)));
-    if (since == formed_.end() || !engine.form_at_rest()) {
+    if (since == formed_.end() || !engine.form_at_rest() || !is_joint(grouping_.by(replica))) {
       continue;
     }
-    const auto home = grouping_.home_engine(replica).form_view();
-    if (static_cast<double>(engine.largest_need()) > home->form.kv_blocks) {
+    const Load load = load_of(std::span(&unit, 1), one);
+    const Way parts = as_homes(unit, load, now_ns);
+    if (static_cast<double>(engine.largest_need()) > parts.course.to.kv_blocks) {
       continue;  // it would wait for the end of a request and take no other that is as long
     }
-    Load load = share_of(one, unit.replicas);
-    load.largest_tokens = unit.view.load.largest_tokens;
-    const double there_s = seconds_to_group(*home, load);
-    const double back_s = there_s + static_cast<double>(weight_bytes(grouping_.config().spec,
-                                                                     grouping_.config().form)) /
-                                        kHomes / unit.view.copy_bytes_per_s;
-    FormTraits from = unit.view.form;
-    from.kv_blocks /= kHomes;
-    const ServingWay stays = way_of(unit.view, 1, {unit.view.form, unit.view.form, 0});
-    const ServingWay parts = way_of(*home, kHomes, {from, home->form, back_s});
-    const double kept_s = static_cast<double>(now_ns - since->second) / kNsPerS;
-    const WayOutlook apart = outlook_of(parts, load, false);
-    const std::array together = {outlook_of(stays, load, false)};
-    if (choose_group(apart, {}, together)) {
+    const Way& stays = unit.view.way;
+    if (pays(outlook_of(stays, load, false), outlook_of(parts, load, false))) {
       continue;  // it would form again at once
     }
-    if (pays({.group = outlook_of(stays, load, true),
-              .parts = outlook_of(parts, load, true),
-              .returns = static_cast<double>(weighing_.long_arrivals_ns.size()),
-              .lasted_s = std::min(kept_s, load.arrivals.lasts_s),
-              .there_and_back_s = there_s + back_s})) {
-      const bool begun =
-          grouping_
-              .want({.groups = grouping_.homes_of(replica)},
-                    "no more requests are predicted to be late without the group", false, now_ns)
-              .ok();
-      if (!begun) {
-        attempts_.not_before_ns = now_ns + kNsPerS;
-      }
-      return begun;
+    // The next request that needs a group would wait for it again.
+    Outlook apart = outlook_of(parts, load, true);
+    apart.late += static_cast<double>(weighing_.long_arrivals_ns.size());
+    const double kept_s = static_cast<double>(now_ns - since->second) / kNsPerS;
+    if (no_later(apart, outlook_of(stays, load, true)) &&
+        std::min(kept_s, load.arrivals.lasts_s) >=
+            parts.course.seconds + parts.course.seconds_back) {
+      return wish({.groups = grouping_.homes_of(replica)},
+                  "no more requests are predicted to be late without the group", now_ns);
     }
   }
   return false;
 }
 
-ServingWay Fleet::way_of(const FormView& view, int units, Course course) {
-  return {.units = units,
-          .speed = view.speed,
-          .serving = view.serving,
-          .course = course,
-          .late_per_nat = view.late_per_nat};
+// Takes back the order to part a group that still waits for room in a replica, if it would form
+// again at once.
+bool Fleet::stays_together(ReplicaId replica, const std::vector<Unit>& units, const Load& one,
+                           TimeNs now_ns) {
+  const auto unit = std::find_if(units.begin(), units.end(),
+                                 [&](const Unit& some) { return some.index == index_of(replica); });
+  const Group& group = grouping_.group(replica);
+  if (unit == units.end() || !is_joint(group.by)) {
+    return false;
+  }
+  const Load load = load_of(std::span(&*unit, 1), one);
+  Way stays = unit->view.way;
+  stays.course.to.kv_blocks = static_cast<double>(most_kv_blocks(grouping_.config(), group.wide));
+  stays.course = {.from = stays.course.to, .to = stays.course.to};
+  return pays(outlook_of(stays, load, false),
+              outlook_of(as_homes(*unit, load, now_ns), load, false)) &&
+         wish({.groups = {grouping_.devices_of(replica)}, .by = group.by},
+              "more requests would be late without the group", now_ns);
+}
+
+// Asks for groups. Returns false if they cannot be had; then nothing is weighed for a while.
+bool Fleet::wish(const GroupWish& wish, const std::string& reason, TimeNs now_ns) {
+  const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
+  if (!begun) {
+    attempts_.not_before_ns = now_ns + kNsPerS;
+  } else if (wish.groups.size() == 1) {
+    remember_group(wish.groups.front(), now_ns);
+  }
+  count_failures(now_ns);
+  return begun;
+}
+
+// Returns the load of units if all replicas have an equal share of it, with the longest sequence of
+// these units.
+Load Fleet::load_of(std::span<const Unit> units, const Load& one) {
+  double replicas = 0;
+  for (const Unit& unit : units) {
+    replicas += unit.replicas;
+  }
+  Load load = share_of(one, replicas);
+  load.largest_tokens = load.largest_left_tokens = 0;
+  for (const Unit& unit : units) {
+    keep_longest(unit.view.load, load);
+  }
+  return load;
 }
 
 // Predicts the time in which two units become one: devices exchange a half of the KV in use, and
@@ -150,33 +186,52 @@ double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
   const double kv_bytes = load.context_tokens / config.form.kv.block_tokens *
                           static_cast<double>(kv_block_bytes(config.spec, config.form.kv));
   const int steps = ceil_div(2 * config.spec.layers + 1, config.steps_at_once) + 2;
-  const double step_s = view.speed.step_s(
-      view.form.precision, {load.decoding / kHomes, load.context_tokens / kHomes, 0});
+  const double step_s = view.way.speed.step_s(
+      view.way.course.to.precision, {load.decoding / kHomes, load.context_tokens / kHomes, 0});
   return kv_bytes / kHomes / view.copy_bytes_per_s + steps * step_s;
 }
 
+// Predicts the time in which a group becomes its homes: they also fetch what they dropped.
+double Fleet::seconds_to_part(const FormView& view, const Load& load) const {
+  const GroupConfig& config = grouping_.config();
+  return seconds_to_group(view, load) +
+         static_cast<double>(weight_bytes(config.spec, config.form)) / kHomes /
+             view.copy_bytes_per_s;
+}
+
+// Returns how a group's homes would serve, at the speed that their own steps have taught: what a
+// group's steps teach is also how far its sums are from what is assumed of them.
+Way Fleet::as_homes(const Unit& unit, const Load& load, TimeNs now_ns) const {
+  const Group& group = grouping_.group(ReplicaId{static_cast<std::int32_t>(unit.index)});
+  const FormView home = *group.first->form_view(now_ns);
+  Way way = home.way;
+  way.units = kHomes;
+  way.course.from = unit.view.way.course.to;
+  way.course.from.kv_blocks /= kHomes;
+  way.course.seconds = seconds_to_part(home, load);
+  way.course.seconds_back = seconds_to_group(home, load);
+  return way;
+}
+
 // Returns how two units like this one would serve as a group; nothing if they cannot.
-std::optional<ServingWay> Fleet::as_group(const Unit& unit, GroupBy by, const Load& load) const {
+std::optional<Way> Fleet::as_group(const Unit& unit, GroupBy by, const Load& load) const {
   const GroupConfig& config = grouping_.config();
   const Form home = joined_form(*stations_[unit.index].engine->form(), 1);
   const Result<Form> wide = divided_form(home, kHomes, by);
   if (!wide.ok()) {
     return std::nullopt;
   }
-  const SchedulerConfig limits = config.wide_engine(*wide).scheduler;
-  FormTraits from = unit.view.form;
-  from.kv_blocks *= kHomes;
-  FormTraits to = unit.view.form;
-  to.kv_blocks = static_cast<double>(
-      std::max(wide->kv.blocks,
-               kv_blocks_beside(config.spec, *wide, config.budget.pages - config.budget.reserve,
-                                config.budget.page_bytes)));
-  ServingWay way = way_of(unit.view, 1, {from, to, seconds_to_group(unit.view, load)});
-  if (config.cost.shared.front().is_known()) {
-    way.speed = unit.view.speed.at_cost(cost_of(config.cost, config.spec, *wide));
+  const EngineConfig engine = config.wide_engine(*wide);
+  Way way = unit.view.way;
+  if (engine.step_cost.is_known()) {
+    way.speed = way.speed.at_cost(engine.step_cost);
   }
-  way.serving.most_sequences = limits.max_num_seqs;
-  way.serving.steps_in_flight = limits.steps_in_flight;
+  way.serving.most_sequences = engine.scheduler.max_num_seqs;
+  way.serving.steps_in_flight = engine.scheduler.steps_in_flight;
+  way.course.from.kv_blocks *= kHomes;
+  way.course.to.kv_blocks = static_cast<double>(most_kv_blocks(config, *wide));
+  way.course.seconds = seconds_to_group(unit.view, load);
+  way.course.seconds_back = seconds_to_part(unit.view, load);
   return way;
 }
 
@@ -187,24 +242,24 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
     return false;
   }
   const Unit& unit = two->front();
-  Load load = share_of(one, kHomes * unit.replicas);
-  load.largest_tokens =
-      std::max(unit.view.load.largest_tokens, two->back().view.load.largest_tokens);
-  const FormView& view = unit.view;
-  const WayOutlook stay = outlook_of(way_of(view, kHomes, {view.form, view.form, 0}), load, false);
+  const Engine& engine = *stations_[unit.index].engine;
+  const Load load = load_of(*two, one);
+  const auto of_two = [&](Way way) {
+    way.units = kHomes;
+    return outlook_of(way, load, false);
+  };
+  const Outlook stay = of_two(unit.view.way);
   if (stay.serves && stay.cost < kLeastLate) {
     return false;  // no way saves a request
   }
-  std::vector<WayOutlook> lower;
-  for (const Course& down : view.down) {
-    lower.push_back(outlook_of(way_of(view, kHomes, down), load, false));
+  std::vector<Outlook> lower;
+  for (const Way& down : engine.ways_down()) {
+    lower.push_back(of_two(down));
   }
   std::vector<GroupBy> ways;
-  std::vector<WayOutlook> groups;
-  for (const auto& [by, asked] :
-       {std::pair(GroupBy::kShards, grouping_.config().scale == ScalePolicy::kJoint),
-        {GroupBy::kLayers, grouping_.config().drop == DropPolicy::kJoint}}) {
-    if (const auto way = asked ? as_group(unit, by, load) : std::nullopt) {
+  std::vector<Outlook> groups;
+  for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
+    if (const auto way = is_joint(by) ? as_group(unit, by, load) : std::nullopt) {
       ways.push_back(by);
       groups.push_back(outlook_of(*way, load, false));
     }
@@ -213,24 +268,17 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
   if (!chosen) {
     return false;
   }
-  const std::string reason =
-      stay.serves ? fmt::format("in a group, {:.1f} requests would be late; now {:.1f}",
-                                groups[*chosen].late, stay.late)
-                  : "the longest request needs more KV blocks than a replica has";
-  GroupWish wish{.groups = {{}}, .by = ways[*chosen]};
+  GroupWish wanted{.groups = {{}}, .by = ways[*chosen]};
   for (const Unit& one_of : *two) {
     const std::vector<ReplicaId> replicas =
         grouping_.replicas_of(ReplicaId{static_cast<std::int32_t>(one_of.index)});
-    wish.groups.front().insert(wish.groups.front().end(), replicas.begin(), replicas.end());
+    wanted.groups.front().insert(wanted.groups.front().end(), replicas.begin(), replicas.end());
   }
-  const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
-  if (begun) {
-    remember_group(wish.groups.front(), now_ns);
-  } else {
-    attempts_.not_before_ns = now_ns + kNsPerS;
-  }
-  count_failures(now_ns);
-  return begun;
+  return wish(wanted,
+              stay.serves ? fmt::format("in a group, {:.1f} requests would be late; now {:.1f}",
+                                        groups[*chosen].late, stay.late)
+                          : "the longest request needs more KV blocks than a replica has",
+              now_ns);
 }
 
 // Returns two units of equal size and form that could become one: of the smallest size, the one
@@ -244,8 +292,8 @@ std::optional<std::vector<Fleet::Unit>> Fleet::two_to_weigh(std::vector<Unit>& u
            (grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers);
   });
   const auto lacks = [](const Unit& unit) {
-    return std::max(0.0, unit.view.load.largest_tokens -
-                             unit.view.form.kv_blocks * unit.view.serving.block_tokens);
+    return std::max(0.0, unit.view.load.largest_tokens - unit.view.way.course.to.kv_blocks *
+                                                             unit.view.way.serving.block_tokens);
   };
   const auto form_of = [this](const Unit& unit) {
     return joined_form(*stations_[unit.index].engine->form(), 1);

@@ -420,6 +420,11 @@ std::optional<std::vector<ReplicaId>> Grouping::parting() const {
   return running_->group().homes;
 }
 
+std::optional<ReplicaId> Grouping::waits_to_part() const {
+  const bool waits = running_ && !insists_ && running_->waits_to_part();
+  return waits ? std::optional(running_->group().homes.front()) : std::nullopt;
+}
+
 std::optional<TimeNs> Grouping::next_deadline_ns() const {
   return running_ ? running_->next_deadline_ns() : std::nullopt;
 }

@@ -65,13 +65,18 @@ class Grouping {
   std::int64_t least_kv_blocks(ReplicaId group) const {
     return groups_[index(group)].back().wide.kv.blocks;
   }
-  // Returns the parked engine of the group's first home.
-  const Engine& home_engine(ReplicaId group) const { return *groups_[index(group)].back().first; }
+  // Returns the group under this id, which may wait to part.
+  const Group& group(ReplicaId first) const {
+    return waits_to_part() == first ? running_->group() : groups_[index(first)].back();
+  }
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }
   // Returns the homes of a group by shards that parts although no operator asked for it.
   std::optional<std::vector<ReplicaId>> parting() const;
+  // Returns the id of a group that parts although no operator asked for it, and that serves until a
+  // request has room in a home.
+  std::optional<ReplicaId> waits_to_part() const;
   // Steps that failed and changes that were given up or ordered back, so far.
   struct Failures {
     std::uint64_t count = 0;

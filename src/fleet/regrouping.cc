@@ -23,6 +23,12 @@ bool moves_kv(const MorphStep& step) {
 
 }  // namespace
 
+std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
+  const PageBudget& budget = config.budget;
+  return std::max(wide.kv.blocks, kv_blocks_beside(config.spec, wide, budget.pages - budget.reserve,
+                                                   budget.page_bytes));
+}
+
 Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
                        Group group, std::vector<Form> forms)
     : config_(config),
@@ -86,9 +92,11 @@ void Regrouping::turn(bool together, const std::string& why) {
   if (together == together_ || stage_ == Stage::kEnded) {
     return;
   }
+  // A group that has waited to part goes on as it was.
+  const bool stays = waits_to_part();
   together_ = together;
   record_.together = together;
-  record_.failure = why;
+  (stays ? record_.reason : record_.failure) = why;
   news_.failure = together ? news_.failure : why;
   wait_.until_ns = 0;
   if (stage_ == Stage::kMoving) {

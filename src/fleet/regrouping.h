@@ -16,7 +16,6 @@
 #include "contract/groups.h"
 #include "contract/model_spec.h"
 #include "contract/morph.h"
-#include "cost/group_cost.h"
 #include "cost/pages.h"
 #include "engine/engine.h"
 #include "fleet/dropping.h"
@@ -46,10 +45,12 @@ struct GroupConfig {
   bool restores = true;  // false: `--drop paper` fetches no layers back, to compare
   // For so long policies may try to meet a shortage of KV before more replicas are wanted.
   TimeNs scaler_after_ns = 10 * kNsPerS;
-  GroupCost cost;  // of steps of this model; not known: those of a group are taken for a replica's
   // Tokens of the longest request that a group of 2^k replicas serves; empty: what its KV holds.
   std::vector<int> longest_tokens;
 };
+
+// Returns the KV blocks of a group if its KV takes all pages that are free.
+std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide);
 
 // Returns true if a policy weighs groups against lower precision.
 bool weighs(const GroupConfig& config);
@@ -113,6 +114,8 @@ class Regrouping {
   std::optional<TimeNs> next_deadline_ns() const;
   bool ended() const { return stage_ == Stage::kEnded; }
   bool together() const { return together_; }
+  // Returns true while the group serves until its homes have room for its requests.
+  bool waits_to_part() const { return stage_ == Stage::kShrinking && !together_; }
   bool concerns(ReplicaId replica) const;
   const Group& group() const { return group_; }
   Group take_group() { return std::move(group_); }

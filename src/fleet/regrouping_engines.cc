@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "control/fleet_choice.h"
 #include "fleet/regrouping.h"
 
 namespace protean {
@@ -38,9 +37,6 @@ void Regrouping::unify() {
   EngineConfig config = config_.wide_engine(group_.wide);
   check(config.scheduler.kv_blocks == group_.wide.kv.blocks, "a group begins with its homes' KV");
   config.replica = first();
-  if (config_.cost.shared.front().is_known()) {
-    config.step_cost = cost_of(config_.cost, config_.spec, group_.wide);
-  }
   if (config.morph) {
     config.morph->weighed = weighs(config_);
     config.morph->ids_after = ++*generation_ << 20;

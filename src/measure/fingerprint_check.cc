@@ -11,12 +11,11 @@ namespace {
 
 namespace json = boost::json;
 
-const TimedStep* find_step(std::span<const TimedStep> steps, std::int64_t tokens,
-                           std::int64_t logit_rows, std::int64_t most_context) {
+const TimedStep* find_step(std::span<const TimedStep> steps, double tokens, double logit_rows,
+                           double most_context) {
   const auto found = std::find_if(steps.begin(), steps.end(), [&](const TimedStep& step) {
     return step.work.tokens == tokens && step.work.sequences == 1 &&
-           step.work.logit_rows == logit_rows &&
-           step.work.context_tokens <= static_cast<double>(most_context);
+           step.work.logit_rows == logit_rows && step.work.context_tokens <= most_context;
   });
   return found == steps.end() ? nullptr : &*found;
 }
@@ -102,9 +101,10 @@ json::object to_json(const FingerprintCheck& check) {
   }
   json::array steps;
   for (const TimedStep& step : check.found.steps) {
-    json::object object{{"tokens", step.work.tokens},
-                        {"sequences", step.work.sequences},
-                        {"logit_rows", step.work.logit_rows},
+    const auto count = [](double of) { return static_cast<std::int64_t>(of); };
+    json::object object{{"tokens", count(step.work.tokens)},
+                        {"sequences", count(step.work.sequences)},
+                        {"logit_rows", count(step.work.logit_rows)},
                         {"us", step.us}};
     for (const Precision precision : kPrecisions) {
       if (const double share = step.precision.layers[index_of(precision)]; share > 0) {

@@ -83,6 +83,7 @@ struct ReplicasTest : testing::Test {
                      .max_num_seqs = 16,
                      .max_num_batched_tokens = 256};
     options.sizing = choose_sizing(options.model, spec, machine).value();
+    options.cost = group_cost(nominal_step_cost(spec), spec, kPrecisions, kAssumedSums);
     for (CpuShare& share : options.sizing.cpus) {
       share = {};  // on any CPU
     }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "control/fleet_choice.h"
 #include "device/cpu/seat.h"
 #include "host/machine.h"
 #include "replica/model_options.h"
@@ -34,11 +33,6 @@ int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }
 
-// Returns what was measured of steps, or else what they cost on one usual device.
-StepCost cost_alone(const ReplicaOptions& options, const ModelSpec& spec) {
-  return options.step_cost.is_known() ? options.step_cost : nominal_step_cost(spec);
-}
-
 // Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
 // pipeline take about equal times.
 StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
@@ -49,7 +43,7 @@ StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
   const AttentionSpec& attention = spec.attention;
   const double q = static_cast<double>(attention.heads) * attention.head_dim;
   const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
-  const StepCost cost = cost_alone(options, spec);
+  const StepCost& cost = options.cost.on(stages_of(options.sizing.form).front().devices.size());
   return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn),
           .per_position = 2 * q,
           .least_tokens =
@@ -73,24 +67,6 @@ bool may_join(const ReplicaOptions& options) {
          !options.morph->bounds.spec.parallel_halves;
 }
 
-namespace {
-
-GroupCost cost_of_groups(const ReplicaOptions& options, const ModelSpec& spec) {
-  if (options.step_cost.is_known()) {
-    return group_cost(options.step_cost, spec, fingerprint_options(options).layers, kAssumedSums);
-  }
-  return group_cost(nominal_step_cost(spec), spec, kPrecisions, kAssumedSums);
-}
-// Returns what steps of one replica cost.
-StepCost step_cost_of(const ReplicaOptions& options, const ModelSpec& spec) {
-  const Form& form = options.sizing.form;
-  return options.step_cost.is_known() || form.group.size() == 1
-             ? cost_alone(options, spec)
-             : cost_of(cost_of_groups(options, spec), spec, form);
-}
-
-}  // namespace
-
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec) {
   const ModelOptions& model = options.model;
   const Sizing& sizing = options.sizing;
@@ -105,7 +81,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .balance = balance_of(options, spec)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
-          .step_cost = step_cost_of(options, spec),
+          .step_cost = cost_of(options.cost, spec, sizing.form),
           .step_precision = options.sizing.step_precision};
 }
 
@@ -126,6 +102,7 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   bounds.full.embeddings = options.morph->bounds.full.embeddings;
   bounds.full.kv.blocks = std::max(form.kv.blocks, kv_blocks_beside(bounds, bounds.full));
   scheduler.largest_kv_blocks = form_path(bounds).back().kv.blocks;
+  config.step_cost = cost_of(options.cost, spec, form);
   return config;
 }
 
@@ -142,8 +119,7 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
       .steps_at_once = options.holds_at_once,
       .scale = options.scale,
       .drop = options.drop,
-      .scaler_after_ns = options.scaler_after_ns,
-      .cost = cost_of_groups(options, spec)};
+      .scaler_after_ns = options.scaler_after_ns};
 }
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {

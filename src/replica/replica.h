@@ -9,6 +9,7 @@
 
 #include "base/bounded_queue.h"
 #include "base/result.h"
+#include "cost/group_cost.h"
 #include "engine/morph_config.h"
 #include "fleet/balancing.h"
 #include "fleet/fleet.h"
@@ -35,7 +36,7 @@ struct ReplicaOptions {
   Sizing sizing;                           // the size of each replica
   std::optional<MorphConfig> morph;        // each replica's; nothing: forms never change
   std::shared_ptr<VariantStore> variants;  // source of weights if the form may change
-  StepCost step_cost;                      // see known_step_cost(); all 0: not known
+  GroupCost cost;  // of steps on one device and on several; all 0: not known
   RouterPolicy router = RouterPolicy::kFirstToken;
   MigratePolicy migrate = MigratePolicy::kOff;
   ScalePolicy scale = ScalePolicy::kOff;

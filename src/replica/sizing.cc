@@ -124,18 +124,24 @@ std::int64_t block_bytes_on_a_device(const ModelSpec& spec, const Form& form) {
   return most;
 }
 
-// Returns the KV bytes of one sequence of the length asked for; of one block if that is auto.
-std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
-                            const Sizing& sizing, std::int64_t page_bytes) {
-  Form form = sizing.form;
-  const bool any_length = options.max_model_len == "auto" || options.max_model_len == "-1";
-  form.kv.blocks =
-      any_length ? 1 : ceil_div<std::int64_t>(sizing.max_model_len, form.kv.block_tokens);
+// Returns the bytes of so many KV blocks in whole pages of each layer, on the device with most.
+std::int64_t kv_bytes(const ModelSpec& spec, Form form, std::int64_t blocks,
+                      std::int64_t page_bytes) {
+  form.kv.blocks = blocks;
   std::int64_t pages = 0;
   for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
     pages = std::max(pages, kv_pages_on(spec, form, device, page_bytes));
   }
   return pages * page_bytes;
+}
+
+// Returns the KV bytes of one sequence of the length asked for; of one block if that is auto.
+std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
+                            const Sizing& sizing, std::int64_t page_bytes) {
+  const bool any_length = options.max_model_len == "auto" || options.max_model_len == "-1";
+  const std::int64_t blocks =
+      any_length ? 1 : ceil_div<std::int64_t>(sizing.max_model_len, sizing.form.kv.block_tokens);
+  return kv_bytes(spec, sizing.form, blocks, page_bytes);
 }
 
 // Returns the precisions that halves of layers may have: the highest first, the others unsorted.
@@ -232,7 +238,7 @@ Error too_little_memory(const ModelOptions& options, const ModelSpec& spec, cons
 // Returns the KV bytes to take: what was asked for, otherwise enough for every sequence at full
 // length, but no more than a given --device-memory leaves, or half of what is free.
 Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, std::int64_t room,
-                               double full_bytes) {
+                               std::int64_t full_bytes) {
   if (asked.kv_bytes && *asked.kv_bytes > room) {
     return make_error(ErrorCode::kExhausted,
                       "--kv-cache-memory {}: only {} are left by weights and activations: ask for "
@@ -243,7 +249,7 @@ Result<std::int64_t> kv_budget(const ModelOptions& options, const Asked& asked, 
     return *asked.kv_bytes;
   }
   const std::int64_t most = asked.device_bytes ? room : room / 2;
-  return full_bytes < static_cast<double>(most) ? static_cast<std::int64_t>(full_bytes) : most;
+  return std::min(full_bytes, most);
 }
 
 // Returns the KV blocks that fit if every layer is at its lowest precision.
@@ -289,9 +295,10 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   KvForm& kv = form.kv;
   const std::int64_t device_bytes = asked->device_bytes.value_or(free_bytes_each(sizing));
   const std::int64_t block_bytes = block_bytes_on_a_device(spec, form);
-  const double full_bytes =
-      static_cast<double>(ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens)) *
-      options.max_num_seqs * static_cast<double>(block_bytes);
+  const std::int64_t full_blocks =
+      std::min(kMostBlocks, options.max_num_seqs *
+                                ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens));
+  const double full_bytes = static_cast<double>(full_blocks) * static_cast<double>(block_bytes);
   const double most_bytes = std::min(static_cast<double>(device_bytes),
                                      static_cast<double>(weight_bytes(spec, form)) + full_bytes);
   const std::int64_t page_bytes = page_bytes_for(
@@ -306,7 +313,8 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   if (room < least_kv) {
     return too_little_memory(options, spec, form, fixed, {device_bytes, least_kv});
   }
-  const auto budget = kv_budget(options, *asked, room, full_bytes);
+  const auto budget =
+      kv_budget(options, *asked, room, kv_bytes(spec, form, full_blocks, page_bytes));
   if (!budget.ok()) {
     return budget.error();
   }
@@ -317,8 +325,9 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   sizing.device_bytes = sizing.budget.pages * page_bytes + fixed.activations;
   const std::int64_t fitting = kv_blocks_beside(spec, form, weights + pages, page_bytes);
   // A form that can change starts with all blocks that fit, since it returns to this form.
-  kv.blocks =
-      std::min({options.ladder.empty() ? *budget / block_bytes : fitting, fitting, kMostBlocks});
+  const std::int64_t wanted = asked->kv_bytes ? kMostBlocks : full_blocks;
+  kv.blocks = std::min({options.ladder.empty() ? std::min(*budget / block_bytes, wanted) : fitting,
+                        fitting, kMostBlocks});
   if (kv.blocks < 1) {
     Form one = form;
     one.kv.blocks = 1;

@@ -43,6 +43,20 @@ TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   EXPECT_TRUE(sizing->warnings.empty());
 }
 
+// Each layer's keys and values take whole pages, which are more bytes than few blocks have.
+TEST(Sizing, AFewSequencesFitAtFullLengthInEveryDtype) {
+  for (const char* dtype : {"bf16", "int8"}) {
+    for (int sequences = 1; sequences < 4; ++sequences) {
+      const auto sizing = choose_sizing({.kv_cache_dtype = dtype, .max_num_seqs = sequences},
+                                        spec_of_1k_context(), kMachine);
+      ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+      EXPECT_EQ(sizing->max_model_len, 1024) << dtype;
+      EXPECT_EQ(sizing->form.kv.blocks, sequences * 1024 / 16) << dtype;
+      EXPECT_TRUE(sizing->warnings.empty());
+    }
+  }
+}
+
 TEST(Sizing, ReplicasShareCpusAndMemory) {
   const ModelSpec spec = spec_of_1k_context();
   const auto one = choose_sizing({}, spec, kMachine);

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "control/form_path.h"
@@ -16,9 +18,10 @@
 namespace protean {
 namespace {
 
-// Two replicas.
 struct JointScene {
-  std::int64_t blocks = 40;  // of each: 160 tokens
+  int replicas = 2;
+  int tensor = 1;            // devices of a replica, which share its layers
+  std::int64_t blocks = 40;  // of each replica: 160 tokens
   ScalePolicy scale = ScalePolicy::kJoint;
   DropPolicy drop = DropPolicy::kJoint;
   double nats = -1;       // that a token loses at bf16; negative: precision stays
@@ -34,8 +37,8 @@ ModelSpec joint_spec() {
 }
 
 EngineConfig joint_engine(const JointScene& scene, const Form& of, const PageBudget& budget,
-                          const StepCost& cost) {
-  const auto stages = static_cast<int>(stretches_of(joint_spec(), of).size());
+                          const GroupCost& cost) {
+  const auto stages = static_cast<int>(stages_of(of).size());
   MorphConfig morph{.mode = MorphMode::kOff, .start = of};
   morph.bounds = {.spec = joint_spec(), .budget = budget, .full = of};
   morph.bounds.ladder = {Precision::kF32};
@@ -57,7 +60,7 @@ EngineConfig joint_engine(const JointScene& scene, const Form& of, const PageBud
                     .steps_in_flight = stages},
       .max_in_flight = stages,
       .morph = morph,
-      .step_cost = cost,
+      .step_cost = cost_of(cost, joint_spec(), of),
       .step_precision = step_precision(joint_spec(), of)};
 }
 
@@ -67,6 +70,9 @@ SimulationConfig joint_config(const JointScene& scene) {
       {.precision = KvPrecision::kF32, .block_tokens = kGroupBlockTokens, .blocks = scene.blocks});
   form.shards = 4;
   form.group = {whole_model(joint_spec().layers, form.shards, DeviceId{0})};
+  const std::array devices = {DeviceId{0}, DeviceId{1}};
+  form = divide(form, even_division(joint_spec().layers, scene.tensor, 1),
+                std::span(devices).first(static_cast<std::size_t>(scene.tensor)));
   PageBudget budget{.page_bytes = 4096};
   budget.pages = form_pages(joint_spec(), form, budget.page_bytes);
   StepCost alone{.fixed_us = 100, .context_token_us = 0.1};
@@ -75,24 +81,24 @@ SimulationConfig joint_config(const JointScene& scene) {
                                 .token_us = 20 * scene.bf16_times,
                                 .more_token_us = 20 * scene.bf16_times};
   const std::vector<Precision> layers = {Precision::kF32, Precision::kBf16};
-  SimulationConfig config{.engine = joint_engine(scene, form, budget, alone),
-                          .replicas = 2,
+  GroupCost cost =
+      group_cost(alone, joint_spec(), layers, {.us = scene.sum_us, .bytes_per_us = 1000});
+  cost.rows = cost.exchange = {.us = 5, .bytes_per_us = 1000};
+  SimulationConfig config{.engine = joint_engine(scene, form, budget, cost),
+                          .replicas = scene.replicas,
                           .dispatch = {RouterPolicy::kLeastLoaded},
                           .step_cost = alone,
                           .seed = 5,
                           .morph_cost = {.copy_bytes_per_us = 100, .fetch_bytes_per_us = 100}};
-  config.group_cost =
-      group_cost(alone, joint_spec(), layers, {.us = scene.sum_us, .bytes_per_us = 1000});
-  config.group_cost->rows = config.group_cost->exchange = {.us = 5, .bytes_per_us = 1000};
+  config.group_cost = cost;
   config.groups = GroupConfig{
       .spec = joint_spec(),
       .budget = budget,
       .form = form,
-      .wide_engine = [=](const Form& wide) { return joint_engine(scene, wide, budget, alone); },
+      .wide_engine = [=](const Form& wide) { return joint_engine(scene, wide, budget, cost); },
       .steps_at_once = 2,
       .scale = scene.scale,
-      .drop = scene.drop,
-      .cost = *config.group_cost};
+      .drop = scene.drop};
   return config;
 }
 
@@ -136,13 +142,14 @@ std::int64_t late(const SimulationReport& report) {
       });
 }
 
-void expect_all_served(const SimulationReport& report, const std::vector<TraceRequest>& trace) {
+void expect_all_served(const SimulationReport& report, const std::vector<TraceRequest>& trace,
+                       std::size_t replicas = 2) {
   EXPECT_EQ(report.finished.size(), trace.size());
   for (const FinishedRequest& request : report.finished) {
     EXPECT_EQ(request.reason, FinishReason::kLength) << "request " << request.request;
   }
   EXPECT_EQ(report.groups->failures_total, 0);
-  EXPECT_EQ(report.groups->groups.size(), 2U) << "in the end all are alone";
+  EXPECT_EQ(report.groups->groups.size(), replicas) << "in the end all are alone";
 }
 
 constexpr TraceRequest kShort{0, 20, 40};
@@ -154,8 +161,7 @@ TEST(Joint, DroppingWinsIfPrecisionStays) {
   const auto trace = burst(120, kShort);
   const SimulationReport report = simulate(config, trace);
   expect_all_served(report, trace);
-  ASSERT_GT(report.groups->together_total, 0);
-  EXPECT_LE(report.groups->together_total, 2);
+  ASSERT_EQ(report.groups->together_total, 1);
   EXPECT_EQ(report.changes.front().by, GroupBy::kLayers);
   SimulationConfig off = config;
   off.groups->drop = DropPolicy::kOff;
@@ -251,14 +257,38 @@ TEST(Joint, NothingChangesUnderALoadThatReplicasCarry) {
   EXPECT_EQ(lowered(report), 0);
 }
 
+// Two pairs carry the load. A request that only all four can hold makes one group of the pairs.
+TEST(Joint, FourReplicasJoinAsFarAsTheLoadNeeds) {
+  const SimulationConfig config = joint_config({.replicas = 4, .drop = DropPolicy::kOff});
+  auto trace = burst(260, kShort);
+  const SimulationReport pairs = simulate(config, trace);
+  expect_all_served(pairs, trace, 4);
+  EXPECT_EQ(pairs.groups->together_total, 2);
+  EXPECT_EQ(pairs.groups->apart_total, 2);
+  trace.push_back({60 * kNsPerS, 700, 20});
+  const SimulationReport all = simulate(config, trace);
+  expect_all_served(all, trace, 4);
+  EXPECT_GE(all.groups->together_total, 3);
+  EXPECT_EQ(all.groups->together_total, all.groups->apart_total);
+}
+
+// Replicas of two devices each know what steps cost on two, and predict four from that.
+TEST(Joint, ReplicasOfTwoDevicesBecomeAGroupOfFour) {
+  const auto trace = burst(150, kShort);
+  const SimulationReport report =
+      simulate(joint_config({.tensor = 2, .drop = DropPolicy::kOff}), trace);
+  expect_all_served(report, trace);
+  EXPECT_EQ(report.groups->together_total, 1);
+  EXPECT_EQ(report.groups->apart_total, 1);
+}
+
 // A load that only a group carries: it forms once and stays.
 TEST(Joint, AGroupThatTheLoadNeedsStays) {
   std::vector<TraceRequest> trace;
   add(trace, 0, 120, 110, kShort);
   const SimulationReport report = simulate(joint_config({.sum_us = 2000}), trace);
   expect_all_served(report, trace);
-  EXPECT_LE(report.groups->together_total, 2);
-  EXPECT_GE(report.groups->together_total, 1);
+  EXPECT_EQ(report.groups->together_total, 1);
 }
 
 }  // namespace

@@ -277,8 +277,7 @@ void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
            },
        .send =
            [&](const StepWork& work) {
-             return ns_of(times_.cost.rows.time_us(static_cast<double>(work.tokens) * hidden *
-                                                   element_bytes));
+             return ns_of(times_.cost.rows.time_us(work.tokens * hidden * element_bytes));
            }});
   if (swap_ns > 0) {  // what is computed meanwhile hides it
     const TimeNs swapped_ns = group.timeline.meet(
