@@ -41,6 +41,18 @@ bool has_ended(const IntentChange& change) {
   return change.state == IntentChange::State::kDone || change.state == IntentChange::State::kFailed;
 }
 
+// Returns true if an operator chose a form, a mode or a floor, which a move would lose.
+bool is_steered(const Service& service) {
+  const FormStatus& start = service.model().form;
+  for (int replica = 0; replica < service.replicas(); ++replica) {
+    const FormStatus& now = service.fleet().form(ReplicaId{replica});
+    if (now.pinned || now.mode != start.mode || now.floor != start.floor) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Reads a number of the requests that estimates are for; 0 if it is not there.
 Checked<int> read_number(const json::object& asked, std::string_view name) {
   constexpr std::int64_t kMost = 1 << 20;
@@ -170,10 +182,12 @@ void Residents::look_at_loads() {
     return;
   }
   Service& service = hosts_[move->model]->service;
+  if (service.residence() != Residence::kAwake || is_steered(service)) {
+    return;
+  }
   const std::string& name = service.model().names.front();
   log::info("{} moves: {}", name, move->wish.move->why);
   begin_change(service, std::move(move->wish));
-  service.show_moves(++moves_[name]);
 }
 
 int Residents::moves_of(const std::string& name) const {
@@ -278,7 +292,9 @@ void Residents::replaced(std::size_t model, std::shared_ptr<Host> by, bool loade
   }
   Service& former = hosts_[model]->service;
   by->service.set_state(ServerState::kReady);
-  by->service.show_moves(moves_of(by->service.model().names.front()));
+  const std::string& name = by->service.model().names.front();
+  moves_[name] += change->wish.move ? 1 : 0;
+  by->service.show_moves(moves_[name]);
   models_.replace(former, by->service);
   admit(by->service);
   if (!loaded) {
