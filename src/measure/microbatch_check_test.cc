@@ -17,7 +17,7 @@ StepPrecision all_at(Precision precision) {
 TimedStep timed(const StepCost& cost, std::int64_t tokens, std::int64_t context) {
   const auto count = static_cast<double>(tokens);
   const auto before = static_cast<double>(context);
-  TimedStep step{.work = {.tokens = tokens,
+  TimedStep step{.work = {.tokens = count,
                           .sequences = 1,
                           .context_tokens = count * before + count * (count + 1) / 2,
                           .kv_tokens = before + count},
