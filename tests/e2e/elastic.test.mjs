@@ -20,29 +20,28 @@ describe('bench/elastic/run', { skip }, () => {
   const run = (...args) => spawnSync(resolve(root, 'bench/elastic/run'), ['--protean', program, '--model', builtin,
     '--data', data, ...args], { encoding: 'utf8', timeout: 600_000, env: { ...process.env, XDG_CACHE_HOME: join(out, 'cache') } });
 
-  it('runs each system on a piece of a trace and compares them', () => {
-    const { status, stdout, stderr } = run('--traces', 'code', '--seconds', '3', '--saturated-s', '1', '--saturated-turns', '1', '--load', '4', '--length-scale', '0.1',
-      '--systems', 'bf16,w4,balanced', '--rates', '1', '--out', out);
+  it('runs each system on a window of a trace and compares them', () => {
+    const { status, stdout, stderr } = run('--traces', 'code', '--windows', '1', '--seconds', '4', '--saturated-s', '1', '--turns', '1', '--loads', '0.5',
+      '--length-scale', '0.1', '--systems', 'bf16,w4,balanced', '--out', out);
     assert.equal(status, 0, stderr);
-    const { code } = JSON.parse(stdout);
-    for (const bar of ['p95_ttft_gain', 'throughput_gain', 'kv_gain', 'p95_ttft_vs_w4']) {
-      assert.ok(Number.isFinite(code[bar]), `${bar}: ${stdout}`);
+    const systems = JSON.parse(stdout).code['0.5'];
+    assert.deepEqual(Object.keys(systems), ['bf16', 'w4', 'balanced']);
+    for (const [name, found] of Object.entries(systems)) {
+      for (const number of ['p95_ttft_s', 'late', 'tokens_per_s', 'full_precision_share', 'kl']) assert.ok(Number.isFinite(found[number]), `${name}, ${number}: ${stdout}`);
+      assert.equal('changes_per_minute' in found, name === 'balanced');
     }
-    for (const bar of ['slo_violation_drop', 'quality_loss_avoided', 'restore_s']) {
-      assert.ok(bar in code, `${bar}: ${stdout}`);
-    }
+    assert.ok(systems.w4.kl > 0 && systems.w4.full_precision_share === 0 && systems.bf16.full_precision_share === 1, stdout);
     const results = readFileSync(join(out, 'results.md'), 'utf8');
     for (const system of ['bf16', 'w4', 'balanced']) {
       assert.match(results, new RegExp(`^\\| ${system} \\|`, 'm'));
     }
-    assert.deepEqual(readdirSync(out).filter((name) => name.endsWith('.svg')).sort(),
-      ['kv', 'quality', 'rates', 'tpot'].map((name) => `elastic-code-${name}.svg`));
+    assert.deepEqual(readdirSync(out).filter((name) => name.endsWith('.svg')).sort(), ['form', 'kv'].map((name) => `elastic-code-0.5-${name}.svg`));
   });
 
   it('refuses invalid options', () => {
-    for (const [flag, value, why] of [['--rounds', '0', /--rounds, --tries and --saturated-turns must be at least 1/],
-      ['--traces', 'code,chat', /--traces: unknown chat; choose from conversation, code/], ['--load', '-1', /--load/],
-      ['--rates', '1,x', /--rates/], ['--seconds', '0', /--seconds/]]) {
+    for (const [flag, value, why] of [['--turns', '0', /--turns and --windows must be at least 1/],
+      ['--traces', 'code,chat', /--traces: unknown chat; choose from conversation, code, burstgpt/],
+      ['--loads', '1,x', /--loads/], ['--seconds', '0', /--seconds/]]) {
       const { status, stderr } = run(flag, value);
       assert.equal(status, 2, stderr);
       assert.match(stderr, why);
