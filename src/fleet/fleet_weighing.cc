@@ -81,7 +81,7 @@ bool Fleet::regroups(TimeNs now_ns) {
     loads.push_back(view->load);
     const auto count = std::ssize(grouping_.devices_of(ReplicaId{static_cast<std::int32_t>(i)}));
     replicas += static_cast<double>(count);
-    units.push_back({i, static_cast<int>(count), *std::move(view)});
+    units.push_back({i, static_cast<int>(count), *view});
   }
   if (units.empty()) {
     return false;
@@ -314,7 +314,7 @@ std::optional<std::vector<Fleet::Unit>> Fleet::two_to_weigh(std::vector<Unit>& u
       }
     }
     if (second) {
-      return std::vector{*first, *std::move(second)};
+      return std::vector{*first, *second};
     }
   }
   return std::nullopt;

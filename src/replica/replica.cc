@@ -209,7 +209,7 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
 }  // namespace
 
 void EventGate::push(Event event) {
-  const std::lock_guard lock(mutex_);
+  const std::shared_lock lock(mutex_);
   if (inbox_ != nullptr) {
     inbox_->push(std::move(event));
   }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -68,7 +69,8 @@ FingerprintOptions fingerprint_options(const ReplicaOptions& options);
 ReadComponent read_from(std::shared_ptr<VariantStore> variants);
 
 // Leads from the threads of devices to an inbox until it is closed. A device that hangs may wake up
-// when the inbox is gone, or belongs to another fleet.
+// when the inbox is gone, or belongs to another fleet. One that hangs while it pushes, such as when
+// the thread that it has woken takes its processor, keeps no other from pushing.
 class EventGate {
  public:
   explicit EventGate(Inbox& inbox) : inbox_(&inbox) {}
@@ -76,7 +78,7 @@ class EventGate {
   void close();
 
  private:
-  std::mutex mutex_;
+  std::shared_mutex mutex_;
   Inbox* inbox_;  // null once it is closed
 };
 

@@ -96,10 +96,10 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
     if (!database.ok()) {
       return database.error();
     }
-    const Status saved = (*database)->save(*key, {.cpu = key->cpu,
-                                                  .threads = key->threads,
-                                                  .origin = StepCostOrigin::kFingerprint,
-                                                  .cost = found->cost});
+    Status saved = (*database)->save(*key, {.cpu = key->cpu,
+                                            .threads = key->threads,
+                                            .origin = StepCostOrigin::kFingerprint,
+                                            .cost = found->cost});
     if (saved.ok()) {
       (void)(*database)->forget_steps(*key);  // times that stay are never read
     }

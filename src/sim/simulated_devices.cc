@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "control/plan_regroup.h"
 #include "cost/memory.h"
 
@@ -245,8 +246,8 @@ TimeNs SimulatedDevices::swap_in(const Group& group, std::vector<StepPlan>& plan
     tokens += take_swapped(plan);
   }
   const Form& form = group.model->form();
-  const auto bytes = static_cast<double>(tokens * kv_block_bytes(group.model->spec(), form.kv) /
-                                         form.kv.block_tokens);
+  const std::int64_t blocks = ceil_div<std::int64_t>(tokens, form.kv.block_tokens);
+  const auto bytes = static_cast<double>(blocks * kv_block_bytes(group.model->spec(), form.kv));
   return ns_of(bytes / static_cast<double>(form.group.size()) / times_.morph.swap_bytes_per_us);
 }
 
