@@ -84,10 +84,16 @@ describe('the chat page', () => {
     const page = await openPage(browser, server.url);
     await page.getByLabel('Settings', { exact: true }).click();
     await page.getByLabel('Stop at').fill('nothing that is ever said');
+    // Others make the answer slow enough to be stopped.
+    const others = new AbortController();
+    const streams = Promise.allSettled(Array.from({ length: 24 }, async () => (await fetch(`${server.url}/v1/completions`, { method: 'POST', signal: others.signal,
+      body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 400, ignore_eos: true, stream: true }) })).text()));
     await ask(page, 'Write a long story about a ship.');
     await page.locator('.prose').waitFor();
     await page.getByRole('button', { name: 'Stop', exact: true }).click();
     await ended(page);
+    others.abort();
+    await streams;
     assert.match(await page.locator('.facts').innerText(), /stopped/);
     const idle = await server.idleMetrics();
     assert.equal(idle.get('vllm:num_requests_running'), 0, 'the server stopped too');
