@@ -95,8 +95,8 @@ def known(values):
 
 def together(every):
     """Returns the medians of several runs' numbers, and the least and the greatest P95 TTFT."""
-    medians = {key: statistics.median(known(now[key] for now in every)) if known(now[key] for now in every) else None
-               for key in every[0]}
+    columns = {key: known(now[key] for now in every) for key in every[0]}
+    medians = {key: statistics.median(values) if values else None for key, values in columns.items()}
     return {**medians, "p95_ttft_s_spread": [min(now["p95_ttft_s"] for now in every), max(now["p95_ttft_s"] for now in every)]}
 
 

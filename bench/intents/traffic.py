@@ -1,17 +1,21 @@
 """A server of several models, and the requests of two Azure traces mixed, each to one of the models."""
 
-import http.client
 import json
 import random
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
-import urllib.parse
+import urllib.error
 import urllib.request
+from pathlib import Path
 
 import cluster
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reshard"))
+import open_loop  # noqa: E402
 
 
 def ask(url, body=None, method=None, timeout=120):
@@ -91,48 +95,6 @@ class Server:
         self.log.close()
 
 
-class Request:
-    """One streamed completion. Times are seconds since the start of the load; `failure` is empty if it was answered."""
-
-    def __init__(self, due_s, model, prompt_tokens, output_tokens):
-        self.due_s, self.model, self.prompt_tokens, self.output_tokens = due_s, model, prompt_tokens, output_tokens
-        self.token_s, self.failure = [], "not sent"
-
-    @property
-    def ttft_s(self):
-        return self.token_s[0] - self.due_s
-
-    @property
-    def latency_s(self):
-        return self.token_s[-1] - self.due_s
-
-    @property
-    def tpot_s(self):
-        return (self.token_s[-1] - self.token_s[0]) / (len(self.token_s) - 1)
-
-    def send(self, url, seed, clock_s):
-        rng = random.Random(seed)
-        body = {"model": self.model, "prompt": [rng.randrange(10, 250) for _ in range(self.prompt_tokens)],
-                "max_tokens": self.output_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-        try:
-            connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=300)
-            connection.request("POST", "/v1/completions", json.dumps(body))
-            answer = connection.getresponse()
-            if answer.status != 200:
-                self.failure = f"{answer.status}: {json.loads(answer.read())['error']['message']}"
-                return
-            for line in answer:
-                if line.startswith(b"data: {"):
-                    event = json.loads(line[6:])
-                    if "error" in event:
-                        self.failure = event["error"]["message"]
-                        return
-                    self.token_s.append(time.monotonic() - clock_s)
-            self.failure = "" if self.token_s else "no token"
-        except OSError as error:
-            self.failure = str(error)
-
-
 def mixed(seconds, rates, most_prompt, most_output, seed=1):
     """Requests to each model at its mean rate: arrivals and lengths of the Azure code and conversation traces in turns, which keep their bursts.
     `rates` are requests a second by model."""
@@ -142,7 +104,7 @@ def mixed(seconds, rates, most_prompt, most_output, seed=1):
         trace = [r for r in trace if r["at"] < seconds]
         rng = random.Random(seed + place)
         keep = min(1.0, rate * seconds / max(1, len(trace)))
-        requests += [Request(r["at"], model, min(r["prompt"], most_prompt), max(2, min(r["output"], most_output)))
+        requests += [open_loop.Sent(r["at"], min(r["prompt"], most_prompt), max(2, min(r["output"], most_output)), model=model)
                      for r in trace if rng.random() < keep]
     return sorted(requests, key=lambda request: request.due_s)
 
@@ -150,19 +112,8 @@ def mixed(seconds, rates, most_prompt, most_output, seed=1):
 def poisson(seconds, model, rate, prompt_tokens, output_tokens, seed=1):
     rng, requests, at = random.Random(seed), [], 0.0
     while (at := at + rng.expovariate(rate)) < seconds:
-        requests.append(Request(at, model, rng.randint(prompt_tokens // 2, prompt_tokens * 3 // 2), output_tokens))
+        requests.append(open_loop.Sent(at, rng.randint(prompt_tokens // 2, prompt_tokens * 3 // 2), output_tokens, model=model))
     return requests
-
-
-def run(url, requests, clock_s):
-    """Sends all requests at their times, whatever becomes of others, and waits for their ends."""
-    threads = []
-    for number, request in enumerate(requests):
-        time.sleep(max(0.0, clock_s + request.due_s - time.monotonic()))
-        threads.append(threading.Thread(target=request.send, args=(url, number, clock_s)))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
 
 
 def percentile(values, share):

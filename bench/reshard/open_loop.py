@@ -9,15 +9,21 @@ import urllib.parse
 
 
 class Sent:
-    """One streamed completion. Times are seconds of a common clock; `failure` is empty if it was answered."""
+    """One streamed completion of a model, by default the only one. Times are seconds of a common clock; `failure` is empty if it
+    was answered."""
 
-    def __init__(self, due_s, prompt_tokens, answer_tokens, kind):
+    def __init__(self, due_s, prompt_tokens, answer_tokens, kind="", model=None):
         self.due_s, self.prompt_tokens, self.answer_tokens, self.kind = due_s, prompt_tokens, answer_tokens, kind
+        self.model = model
         self.token_s, self.failure = [], "not sent"
 
     @property
     def ttft_s(self):
         return self.token_s[0] - self.due_s
+
+    @property
+    def latency_s(self):
+        return self.token_s[-1] - self.due_s
 
     @property
     def tpot_s(self):
@@ -26,7 +32,7 @@ class Sent:
     def send(self, url, seed, clock_s):
         rng = random.Random(seed)
         body = {"prompt": [rng.randrange(10, 250) for _ in range(self.prompt_tokens)], "max_tokens": self.answer_tokens,
-                "temperature": 0, "ignore_eos": True, "stream": True}
+                "temperature": 0, "ignore_eos": True, "stream": True, **({"model": self.model} if self.model else {})}
         try:
             connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=300)
             connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -48,9 +54,10 @@ class Sent:
             self.failure = repr(error)
 
 
-def run(url, requests):
-    """Sends all requests at their times, also after others have failed, and waits for their ends."""
-    clock_s = time.monotonic()
+def run(url, requests, clock_s=None):
+    """Sends all requests at their times, also after others have failed, and waits for their ends. The clock begins now by
+    default."""
+    clock_s = time.monotonic() if clock_s is None else clock_s
     threads = []
     for number, request in enumerate(requests):
         time.sleep(max(0.0, clock_s + request.due_s - time.monotonic()))
