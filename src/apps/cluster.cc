@@ -141,7 +141,8 @@ Result<Cluster> read_cluster(const std::string& text) {
 Machine machine_of(const Cluster& cluster) {
   Machine machine{.topology = {},
                   .cores = cluster.devices,
-                  .free_memory_bytes = cluster.memory_bytes * cluster.devices};
+                  .free_memory_bytes = cluster.memory_bytes * cluster.devices,
+                  .maps_pages = false};
   for (int device = 0; device < cluster.devices; ++device) {
     machine.topology.cpus.push_back({.cpu = device, .core = device});
   }

@@ -84,7 +84,7 @@ std::int64_t blocks_on(const ModelSpec& spec, const Form& form, int device, std:
 
 }  // namespace
 
-std::int64_t page_bytes_for(const ModelSpec& spec, int shards, std::int64_t memory_bytes) {
+std::int64_t page_bytes_for(const ModelSpec& spec, int shards, std::int64_t mapped_bytes) {
   const ModelSpec shard = shard_spec(spec, shards);
   const std::int64_t smaller =
       std::min(component_bytes(shard, Component::kAttention, Precision::kBf16),
@@ -93,7 +93,7 @@ std::int64_t page_bytes_for(const ModelSpec& spec, int shards, std::int64_t memo
   while (page_bytes > kSmallestPage && page_bytes * kPagesOfAHalf > smaller) {
     page_bytes /= 2;
   }
-  while (page_bytes * kMostPages < memory_bytes) {
+  while (page_bytes * kMostPages < mapped_bytes) {
     page_bytes *= 2;
   }
   return page_bytes;

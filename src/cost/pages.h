@@ -19,10 +19,10 @@ struct PageBudget {
 };
 
 // Returns 2 MiB, or for small models a smaller power of two, so that the last page of a shard of a
-// half wastes little. For large memory it is more: a page is at least 1/32,768 of the memory of all
-// devices together, because the kernel allows a process some 65,530 mappings, of which each page
-// may need one.
-std::int64_t page_bytes_for(const ModelSpec& spec, int shards = 1, std::int64_t memory_bytes = 0);
+// half wastes little. If `mapped_bytes`, the memory of all devices whose pages one process maps, is
+// large, it is more: a page is at least 1/32,768 of it, because the kernel allows a process some
+// 65,530 mappings, of which each page may need one.
+std::int64_t page_bytes_for(const ModelSpec& spec, int shards = 1, std::int64_t mapped_bytes = 0);
 
 // Pages of a component: of the matrices of each of its `shards`, so that a device can give up some
 // shards and their pages. Norms and biases, which are too small for pages of their own, lie in what

@@ -13,6 +13,8 @@ struct Machine {
   Topology topology;
   int cores = 1;  // CPUs that may be busy at once; a quota can allow fewer than it shows
   std::int64_t free_memory_bytes = 0;
+  // This process maps the pages of all devices. False for devices that are simulated.
+  bool maps_pages = true;
 };
 Machine this_machine();
 

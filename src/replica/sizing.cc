@@ -277,11 +277,7 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
 
 // Returns the memory that each device can count on.
 std::int64_t free_bytes_each(const Sizing& sizing) {
-  std::int64_t least = sizing.devices.front().memory_bytes;
-  for (const DeviceSpec& device : sizing.devices) {
-    least = std::min(least, device.memory_bytes);
-  }
-  return least;
+  return std::ranges::min_element(sizing.devices, {}, &DeviceSpec::memory_bytes)->memory_bytes;
 }
 
 // Chooses the pages and KV blocks of `sizing`.
@@ -298,11 +294,12 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   const std::int64_t full_blocks =
       std::min(kMostBlocks, options.max_num_seqs *
                                 ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens));
-  const double full_bytes = static_cast<double>(full_blocks) * static_cast<double>(block_bytes);
-  const double most_bytes = std::min(static_cast<double>(device_bytes),
-                                     static_cast<double>(weight_bytes(spec, form)) + full_bytes);
+  const double full_bytes = static_cast<double>(weight_bytes(spec, form)) +
+                            static_cast<double>(full_blocks) * static_cast<double>(block_bytes);
+  const double mapped_bytes =
+      machine.maps_pages ? std::min(static_cast<double>(device_bytes), full_bytes) : 0;
   const std::int64_t page_bytes = page_bytes_for(
-      spec, form.shards, std::ssize(sizing.devices) * static_cast<std::int64_t>(most_bytes));
+      spec, form.shards, std::ssize(sizing.devices) * static_cast<std::int64_t>(mapped_bytes));
   const std::int64_t weights = weight_pages(spec, form, page_bytes);
   const FixedMemory fixed{weights * page_bytes,
                           step_activation_bytes(spec, form, options.max_num_batched_tokens)};

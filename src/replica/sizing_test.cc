@@ -158,6 +158,25 @@ TEST(Sizing, AutoTakesAtMostHalfOfTheFreeMemory) {
   ASSERT_EQ(sizing->warnings.size(), 1U);
 }
 
+// One process has a bounded number of mappings, and maps the pages of all devices.
+TEST(Sizing, PagesAreLargerForMemoryOfManyDevicesThatOneProcessMaps) {
+  const ModelSpec spec = spec_of_1k_context();
+  Machine many = kMachine;
+  many.free_memory_bytes = 64 * kGiB;
+  const auto page_bytes_of = [&](int replicas) {
+    const auto sizing = choose_sizing(
+        {.device_memory = "1GiB", .group = {.replicas = replicas}, .max_num_seqs = 1024}, spec,
+        many);
+    return sizing.ok() ? sizing->budget.page_bytes : 0;
+  };
+  const std::int64_t one = page_bytes_of(1);
+  EXPECT_GT(one, page_bytes_for(spec));
+  EXPECT_EQ(page_bytes_of(3), 4 * one);
+  many.maps_pages = false;
+  EXPECT_EQ(page_bytes_of(1), page_bytes_for(spec));
+  EXPECT_EQ(page_bytes_of(3), page_bytes_for(spec));
+}
+
 TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
   const ModelSpec spec = spec_of_1k_context();
   const auto sizing = choose_sizing({.device_memory = "16MiB"}, spec, kMachine);

@@ -132,6 +132,16 @@ describe('protean simulate', () => {
       assert.equal(scaled.stdout, onCluster(cluster, ...flags, '--scale', 'paper').stdout);
     });
 
+    it('gives a replica the same KV cache however many others are simulated', () => {
+      const form = (replicas) => {
+        const ran = onCluster(`${replicas}xA100`, '--data-parallel-size', `${replicas}`, '--kv-cache-memory', '1GB',
+          '--num-prompts', '1', '--random-input-len', '16', '--random-output-len', '2');
+        assert.equal(ran.status, 0, ran.stderr);
+        return JSON.parse(ran.stdout).notes.find((note) => note.includes('begins with'));
+      };
+      assert.equal(form(8), form(1));
+    });
+
     it('computes pipelines, in which devices wait for each other', () => {
       const ran = onCluster('4xA40', '--data-parallel-size', '2', '--pipeline-parallel-size', '2', '--num-prompts', '50',
         '--request-rate', '100', '--random-input-len', '100', '--random-output-len', '20');
