@@ -25,20 +25,11 @@ DropGroup pop(Queue& queue) {
   return smallest;
 }
 
-std::int64_t copies_of_embeddings(std::size_t stages) {
-  return stages > 1 ? 2 : 1;
-}
-
 // The merged group keeps the larger copy, which has the higher precision.
 DropMerge merge(DropGroup a, const DropGroup& b) {
-  const std::int64_t copies =
-      copies_of_embeddings(a.replicas.size()) + copies_of_embeddings(b.replicas.size());
+  const std::int64_t freed = std::min(a.layer_bytes, b.layer_bytes);
   a.replicas.insert(a.replicas.end(), b.replicas.begin(), b.replicas.end());
-  const std::int64_t freed =
-      std::min(a.layer_bytes, b.layer_bytes) + (copies - copies_of_embeddings(a.replicas.size())) *
-                                                   std::min(a.embedding_bytes, b.embedding_bytes);
   a.layer_bytes = std::max(a.layer_bytes, b.layer_bytes);
-  a.embedding_bytes = std::max(a.embedding_bytes, b.embedding_bytes);
   return {std::move(a), freed};
 }
 

@@ -9,16 +9,15 @@ namespace protean {
 // Replicas of one model that serve as a group: each replica is a stage of its pipeline. A replica
 // alone is a group of one.
 struct DropGroup {
-  std::vector<int> replicas;         // ids, in the order of stages
-  std::int64_t layer_bytes = 0;      // weights of all layers, of which it has one copy
-  std::int64_t embedding_bytes = 0;  // of the embedding matrix and LM head, of which it has a copy
-                                     // in the first stage and one in the last
+  std::vector<int> replicas;     // ids, in the order of stages
+  std::int64_t layer_bytes = 0;  // weights of all layers, of which it has one copy
 
   friend bool operator==(const DropGroup&, const DropGroup&) = default;
 };
 
-// Two groups become one, which drops the smaller copy of the layers and what stages inside hold of
-// the embedding matrix and LM head.
+// Two groups become one, which drops the smaller copy of the layers. The embedding matrix and LM
+// head make no room for KV: the first and the last stage keep them, and all stages have equally
+// many blocks.
 struct DropMerge {
   DropGroup into;
   std::int64_t freed_bytes = 0;

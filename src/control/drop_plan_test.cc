@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kCopy = 100;
 
 DropGroup group_of(std::vector<int> replicas, std::int64_t copy = kCopy) {
-  return {std::move(replicas), copy, 0};
+  return {std::move(replicas), copy};
 }
 
 std::vector<DropGroup> singles(int count) {
@@ -62,19 +62,6 @@ TEST(DropPlan, DropsWhatThereIsIfMoreIsNeeded) {
       << "each replica has a layer";
   EXPECT_EQ(plan_drop(singles(7), 6 * kCopy, 1).groups, singles(7));
   EXPECT_TRUE(plan_drop({}, 1, 6).groups.empty());
-}
-
-TEST(DropPlan, TheFirstAndTheLastStageKeepTheEmbeddings) {
-  std::vector<DropGroup> groups = singles(4);
-  for (DropGroup& group : groups) {
-    group.embedding_bytes = 10;
-  }
-  const DropPlan all = plan_drop(groups, 10 * kCopy, 32);
-  ASSERT_EQ(all.merges.size(), 3U);
-  EXPECT_EQ(all.merges[0].freed_bytes, kCopy) << "both of two stages";
-  EXPECT_EQ(all.merges[1].freed_bytes, kCopy);
-  EXPECT_EQ(all.merges[2].freed_bytes, kCopy + 2 * 10);
-  EXPECT_EQ(plan_drop(std::span(groups).first(3), 10 * kCopy, 32).freed_bytes, 2 * kCopy + 10);
 }
 
 TEST(DropPlan, KeepsACopyInEachGroupAndEveryReplicaOnce) {

@@ -92,9 +92,8 @@ std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
   for (const DropCopy& copy : copies) {
     Kind& kind = kinds[{candidates[copy.candidate].replicas.size(), copy.kind}];
     kind.layers = copy.layers;
-    kind.groups.push_back({.replicas = {static_cast<int>(copy.candidate)},
-                           .layer_bytes = copy.layer_bytes,
-                           .embedding_bytes = copy.embedding_bytes});
+    kind.groups.push_back(
+        {.replicas = {static_cast<int>(copy.candidate)}, .layer_bytes = copy.layer_bytes});
   }
   std::int64_t required_bytes = blocks_lacking(candidates) * block_bytes;
   GroupWish wish{.groups = {}, .by = GroupBy::kLayers};
@@ -121,7 +120,8 @@ std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidate
   for (const DropCandidate& candidate : candidates) {
     const std::int64_t demand = candidate.kv_blocks_used + candidate.kv_blocks_awaited;
     const std::int64_t lost = candidate.kv_blocks - candidate.whole_kv_blocks;
-    if (candidate.by_layers && lacking + lost <= 0 &&
+    if (candidate.by_layers && candidate.largest_need <= candidate.home_kv_blocks &&
+        lacking + lost <= 0 &&
         static_cast<double>(demand) <
             kRestoreBelowShare * static_cast<double>(candidate.whole_kv_blocks)) {
       GroupWish wish;

@@ -34,15 +34,16 @@ struct DropCandidate {
   std::int64_t kv_blocks_used = 0;
   std::int64_t kv_blocks_awaited = 0;  // blocks that queued requests need
   std::int64_t whole_kv_blocks = 0;    // blocks of its replicas together if nothing is dropped
+  std::int64_t home_kv_blocks = 0;     // of one of the parts that it splits into
+  std::int64_t largest_need = 0;       // blocks of its longest request when that ends
 };
 
 // What a candidate that is no group by layers holds now.
 struct DropCopy {
   std::size_t candidate = 0;     // index
-  int kind = 0;                  // equal for candidates of equal forms, which may become one group
-  int layers = 0;                // layers that each device of a stage holds, at least
-  std::int64_t layer_bytes = 0;  // weights, see DropGroup
-  std::int64_t embedding_bytes = 0;
+  int kind = 0;                  // equal for equal forms, which may become one group
+  int layers = 0;                // layers that each device of it holds, at least
+  std::int64_t layer_bytes = 0;  // weights of all layers
 };
 
 // Returns the blocks that queued requests need beyond those that are free; less than 0 if some stay
@@ -56,7 +57,8 @@ std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
                                      std::span<const DropCopy> copies, std::int64_t block_bytes);
 
 // Returns a group that is to part: what is in use and awaited in it is below 50 % of what its
-// replicas have if nothing is dropped (section 4.4), and no queued request lacks KV then.
+// replicas have if nothing is dropped (section 4.4), each of its requests fits one of the parts,
+// and no queued request lacks KV once it has parted.
 std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates);
 
 // The rule of KunServe's released code, which is not the paper's. Replicas vote to drop if their

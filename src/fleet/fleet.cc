@@ -97,8 +97,8 @@ void Fleet::regroup(TimeNs now_ns) {
   if (scales() && config.scale != ScalePolicy::kJoint && held_.empty() && !grouping_.busy()) {
     scale_down(now_ns);
   }
-  if (config.drop == DropPolicy::kPaper && !grouping_.busy()) {
-    drop_or_restore(now_ns);
+  if (config.drop == DropPolicy::kPaper) {
+    grouping_.busy() ? keep_dropped(now_ns) : drop_or_restore(now_ns);
   }
   if (config.drop == DropPolicy::kReleased && !grouping_.busy()) {
     drop_by_vote(now_ns);

@@ -173,6 +173,8 @@ class Fleet : private TokenSink {
   std::optional<std::vector<DropCandidate>> drop_candidates() const;
   std::vector<DropCopy> drop_copies(std::span<const DropCandidate> candidates) const;
   void drop_or_restore(TimeNs now_ns);
+  void keep_dropped(TimeNs now_ns);
+  std::int64_t lacking_blocks() const;
   void drop_by_vote(TimeNs now_ns);
   void tell_replicas_wanted(TimeNs now_ns);
   struct Asked {

@@ -10,6 +10,8 @@
 namespace protean {
 namespace {
 
+constexpr const char* kLacksKv = "queued requests lack KV";
+
 // Returns the least number of layers that a device holds.
 int least_layers(const Form& form) {
   int least = static_cast<int>(form.layer_precision.size());
@@ -44,6 +46,7 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
     if (grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers) {
       const Group& group = grouping_.group(replica);
       candidate.by_layers = true;
+      candidate.home_kv_blocks = group.home.kv.blocks;
       candidate.whole_kv_blocks = std::ssize(group.homes) * group.home.kv.blocks;
     }
   }
@@ -55,6 +58,9 @@ std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidat
   const ModelSpec& spec = grouping_.config().spec;
   std::vector<Form> kinds;
   std::vector<DropCopy> copies;
+  if (std::ranges::count(candidates, false, &DropCandidate::by_layers) < 2) {
+    return copies;
+  }
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     if (candidates[i].by_layers) {
       continue;
@@ -62,12 +68,12 @@ std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidat
     const ReplicaId first = candidates[i].replicas.front();
     Form form = joined_form(at(first).form().value_or(grouping_.loaded_form(first)), 1);
     const auto kind = std::find(kinds.begin(), kinds.end(), form) - kinds.begin();
-    DropCopy& copy = copies.emplace_back(DropCopy{
-        .candidate = i,
-        .kind = static_cast<int>(kind),
-        .layers = least_layers(form),
-        .embedding_bytes = component_bytes(spec, Component::kEmbeddings, form.embeddings)});
-    copy.layer_bytes = weight_bytes(spec, form) - copy.embedding_bytes;
+    copies.push_back(
+        {.candidate = i,
+         .kind = static_cast<int>(kind),
+         .layers = least_layers(form),
+         .layer_bytes = weight_bytes(spec, form) -
+                        component_bytes(spec, Component::kEmbeddings, form.embeddings)});
     if (kind == std::ssize(kinds)) {
       kinds.push_back(std::move(form));
     }
@@ -77,7 +83,7 @@ std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidat
 
 // Forms or parts groups by layers if the policy finds a reason.
 void Fleet::drop_or_restore(TimeNs now_ns) {
-  const auto candidates = now_ns < attempts_.not_before_ns ? std::nullopt : drop_candidates();
+  auto candidates = now_ns < attempts_.not_before_ns ? std::nullopt : drop_candidates();
   if (!candidates) {
     return;
   }
@@ -85,13 +91,46 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
   if (blocks_lacking(*candidates) > 0) {
     const auto drop = choose_drop(*candidates, drop_copies(*candidates),
                                   kv_block_bytes(config.spec, config.form.kv));
-    if (drop && !grouping_.want(*drop, "queued requests lack KV", false, now_ns).ok()) {
+    bool some = !drop;
+    for (const auto& group : drop ? drop->groups : std::vector<std::vector<ReplicaId>>()) {
+      const GroupWish one{.groups = {group}, .by = GroupBy::kLayers};
+      some = grouping_.want(one, kLacksKv, false, now_ns).ok() || some;
+    }
+    if (!some) {
       attempts_.not_before_ns = now_ns + kNsPerS;
     }
     count_failures(now_ns);
-  } else if (const auto restore = config.restores ? choose_restore(*candidates) : std::nullopt) {
+    return;
+  }
+  if (!config.restores) {
+    return;
+  }
+  for (DropCandidate& candidate : *candidates) {
+    candidate.largest_need =
+        candidate.by_layers ? at(candidate.replicas.front()).largest_need() : 0;
+  }
+  if (const auto restore = choose_restore(*candidates)) {
     (void)grouping_.want(*restore, "KV in use fits the replicas with all layers", false, now_ns);
   }
+}
+
+// Keeps a group that waits for room in its replicas if queued requests lack KV again.
+void Fleet::keep_dropped(TimeNs now_ns) {
+  const auto waits = grouping_.waits_to_part();
+  if (waits && grouping_.group(*waits).by == GroupBy::kLayers && lacking_blocks() > 0) {
+    const GroupWish wish{.groups = {grouping_.changing()}, .by = GroupBy::kLayers};
+    (void)grouping_.want(wish, kLacksKv, false, now_ns);
+  }
+}
+
+// Returns the blocks that queued requests need beyond those that are free.
+std::int64_t Fleet::lacking_blocks() const {
+  std::int64_t lacking = 0;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    const Observation& seen = seen_[i];
+    lacking += in_service(i) ? seen.kv_blocks_awaited - (seen.kv_blocks - seen.kv_blocks_used) : 0;
+  }
+  return lacking;
 }
 
 // Forms or parts groups by layers if the replicas vote for it.
@@ -118,14 +157,11 @@ void Fleet::drop_by_vote(TimeNs now_ns) {
 void Fleet::tell_replicas_wanted(TimeNs now_ns) {
   KvShortage kv{.replicas = static_cast<int>(stations_.size())};
   ReplicasWanted now{.serving = 0, .wanted = 0};
+  kv.lacking_blocks = lacking_blocks();
   std::int64_t most_each = 0;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     now.serving += stations_[i].failure.empty() ? 1 : 0;
-    if (in_service(i)) {
-      const Observation& seen = seen_[i];
-      kv.lacking_blocks += seen.kv_blocks_awaited - (seen.kv_blocks - seen.kv_blocks_used);
-      most_each = std::max(most_each, seen.kv_blocks);
-    }
+    most_each = in_service(i) ? std::max(most_each, seen_[i].kv_blocks) : most_each;
   }
   const std::int64_t loaded = grouping_.config().form.kv.blocks;
   kv.blocks_each = loaded > 0 ? loaded : most_each;  // 0: there are no groups
