@@ -90,6 +90,12 @@ Result<std::int64_t> variant_cache_bytes(const std::string& text) {
   return *bytes;
 }
 
+MorphRule rule_of(std::string_view name) {
+  return name == "paper"    ? MorphRule::kPaper
+         : name == "queued" ? MorphRule::kQueued
+                            : MorphRule::kPredict;
+}
+
 std::string_view fastest_here() {
   return !integers_are_faster() ? "w8,w4" : eight_bits_are_fastest() ? "w8a8,w4a8" : "w8a7,w4a8";
 }
@@ -136,7 +142,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   MorphConfig config;
   config.mode = *mode;
   config.policy = options_for(*mode);
-  config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kPredict;
+  config.policy.rule = rule_of(options.rule);
   config.policy.ttft_ns = std::llround(options.slo_ttft_ms * static_cast<double>(kNsPerMs));
   config.policy.tpot_ns = std::llround(options.slo_tpot_ms * static_cast<double>(kNsPerMs));
   config.start = sizing.form;
@@ -146,6 +152,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
                    .order = swap_targets(spec.layers, options.halves),
                    .ladder = {start},
                    .floor = *floor,
+                   .most_kv_blocks = options.kv ? 0 : sizing.form.kv.blocks,
                    .embeddings_stay = config.policy.rule == MorphRule::kPaper};
   config.bounds.ladder.insert(config.bounds.ladder.end(), lower.begin(), lower.end());
   if (const Status legal = validate(config.bounds); !legal.ok()) {
@@ -188,11 +195,14 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->capture_default_str();
   app.add_option("--morph-rule", options.rule,
                  "predict takes the form with the fewest late requests for the quality it loses; "
-                 "paper uses MorphServe's thresholds")
-      ->check(one_of({"predict", "paper"}))
+                 "queued does so as if no more requests arrived, to compare; paper uses "
+                 "MorphServe's thresholds")
+      ->check(one_of({"predict", "queued", "paper"}))
       ->capture_default_str();
   app.add_flag("--morph-halves", options.halves,
                "Lower the attention and the MLP of a layer one by one");
+  app.add_flag("--morph-kv,!--no-morph-kv", options.kv,
+               "Give the memory that lower precision frees to KV (default on)");
   add_variant_option(app, options.variants);
   add_variant_cache_option(app, options.variant_cache);
   app.add_option("--variant-cache-size", options.variant_cache_size,

@@ -42,6 +42,11 @@ Load sum_of(std::span<const Load> loads, const ArrivalRate::Rate& arrivals) {
   return sum;
 }
 
+Load without_arrivals(Load load) {
+  load.arrivals.per_s = load.arrivals.most_per_s = load.arrivals.later_per_s = 0;
+  return load;
+}
+
 Load share_of(const Load& load, double share) {
   Load part = load;
   for (double* const amount :

@@ -36,6 +36,8 @@ struct Load {
 
 // Returns the load of all replicas together, with the arrivals of the whole fleet.
 Load sum_of(std::span<const Load> loads, const ArrivalRate::Rate& arrivals);
+// Returns a load to which no requests are added.
+Load without_arrivals(Load load);
 // Lets the longest sequence of `other` count if it is longer.
 void keep_longest(const Load& other, Load& load);
 // Returns an equal share of a load. The longest sequence stays as long.

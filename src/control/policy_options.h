@@ -12,6 +12,7 @@ namespace protean {
 
 enum class MorphRule {
   kPredict,  // takes the form with the least predicted cost
+  kQueued,   // the same, as if no more requests arrived
   kPaper,    // thresholds and short persistence, both ways (MorphServe sections 4.1 and 6)
 };
 

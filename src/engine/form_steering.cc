@@ -195,7 +195,9 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
     }
     return;
   }
-  Decision decision = policy_.decide(times_.speed(), decided_.load, situation());
+  const bool looks_ahead = config_.policy.rule == MorphRule::kPredict;
+  const Load load = looks_ahead ? decided_.load : without_arrivals(decided_.load);
+  Decision decision = policy_.decide(times_.speed(), load, situation());
   decided_.predictions = std::move(decision.predictions);
   if (decision.wanted && decision.wanted->lowers && config_.weighed) {
     decided_.lowering = std::move(decision.wanted);

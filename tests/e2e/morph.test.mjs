@@ -12,6 +12,22 @@ import { writeRandomModel } from './random_model.mjs';
 import { storm } from './storm.mjs';
 import { builtin, parseMetrics, program, Server, sleep } from './server.mjs';
 
+it('keeps the KV cache as large as at the start with --no-morph-kv', async () => {
+  const cache = mkdtempSync(join(tmpdir(), 'protean-morph-'));
+  const server = await startForm(cache, {}, '--no-morph-kv');
+  try {
+    const before = await form(server);
+    await want(server, { layers: 'w8' });
+    const low = await settled(server);
+    assert.deepEqual(low.form.layer_precision, Array(layers).fill('w8'));
+    assert.equal(low.form.kv_blocks, before.form.kv_blocks);
+    assert.ok(low.pages.free > before.pages.free, 'what weights gave back stays free');
+  } finally {
+    assert.equal(await server.stop(), 0, server.log);
+    rmSync(cache, { recursive: true });
+  }
+});
+
 describe('a form that changes', () => {
   let cache;
   let server;

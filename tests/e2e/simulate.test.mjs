@@ -106,6 +106,8 @@ describe('protean simulate', () => {
     assert.ok(form.swaps_down > 0, JSON.stringify(form));
     assert.ok(Object.keys(form.output_tokens).length > 1, 'tokens were drawn at several precisions');
     assert.equal(first.stdout, run('--json', ...flags).stdout);
+    const queued = simulated(...flags, '--morph-rule', 'queued');
+    assert.ok(queued.mean_ttft_ms > JSON.parse(first.stdout).mean_ttft_ms, 'without a look ahead, layers are lowered later');
   });
 
   describe('on a cluster', () => {
