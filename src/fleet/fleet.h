@@ -171,6 +171,7 @@ class Fleet : private TokenSink {
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
   std::optional<std::vector<DropCandidate>> drop_candidates() const;
+  std::vector<DropCopy> drop_copies(std::span<const DropCandidate> candidates) const;
   void drop_or_restore(TimeNs now_ns);
   void drop_by_vote(TimeNs now_ns);
   void tell_replicas_wanted(TimeNs now_ns);

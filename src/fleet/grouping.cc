@@ -44,15 +44,16 @@ Grouping::Grouping(GroupConfig config, std::vector<Station>& stations, TokenSink
   keep_groups();
 }
 
-std::vector<ReplicaId> Grouping::replicas_in(const Shapes& shapes, ReplicaId first,
-                                             std::size_t depth) {
+template <class Nested>
+std::vector<ReplicaId> Grouping::replicas_in(const std::vector<std::vector<Nested>>& groups,
+                                             ReplicaId first, std::size_t depth) {
   if (depth == 0) {
     return {first};
   }
   Replicas all;
-  for (const ReplicaId home : shapes[index(first)][depth - 1].homes) {
+  for (const ReplicaId home : groups[index(first)][depth - 1].homes) {
     const Replicas some =
-        replicas_in(shapes, home, home == first ? depth - 1 : shapes[index(home)].size());
+        replicas_in(groups, home, home == first ? depth - 1 : groups[index(home)].size());
     all.insert(all.end(), some.begin(), some.end());
   }
   std::sort(all.begin(), all.end());
@@ -70,7 +71,7 @@ Grouping::Shapes Grouping::shapes() const {
 }
 
 std::vector<ReplicaId> Grouping::replicas_of(ReplicaId replica) const {
-  return replicas_in(shapes(), replica, groups_[index(replica)].size());
+  return replicas_in(groups_, replica, groups_[index(replica)].size());
 }
 
 std::vector<std::vector<ReplicaId>> Grouping::homes_of(ReplicaId group) const {
@@ -371,8 +372,7 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
   if (change.together) {
     std::vector<Form> forms;
     for (const ReplicaId home : change.homes) {
-      const auto& inner = groups_[index(home)];
-      forms.push_back(inner.empty() ? config_.form : inner.back().wide);
+      forms.push_back(loaded_form(home));
     }
     running_ = std::make_unique<Regrouping>(
         config_, stations_, sink_,
