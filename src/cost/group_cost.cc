@@ -155,21 +155,34 @@ StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form)
   return slowest;
 }
 
-std::int64_t kv_bytes_received(const ModelSpec& spec, const Form& before, const HoldShards& hold,
-                               std::span<const Copy> homes, std::span<const std::int64_t> live) {
+std::vector<std::int64_t> kv_bytes_received(const ModelSpec& spec, const Form& before,
+                                            const HoldShards& hold, std::span<const Copy> homes,
+                                            std::span<const std::int64_t> live) {
   const Form next = after(before, hold);
   const std::int64_t shard_bytes = kv_layer_block_bytes(spec, before.kv) / before.shards;
-  std::int64_t most = 0;
+  std::vector<std::int64_t> bytes;
   for (int device = 0; device < static_cast<int>(before.group.size()); ++device) {
-    std::int64_t received = 0;
+    std::int64_t& received = bytes.emplace_back(0);
     for (std::size_t home = 0; home < homes.size(); ++home) {
       const ShardRun had = run_for(before, hold.layer, device, homes[home]);
       const ShardRun has = run_for(next, hold.layer, device, homes[home]);
       received += live[home] * new_shards(has, had) * shard_bytes;
     }
-    most = std::max(most, received);
   }
-  return most;
+  return bytes;
+}
+
+std::vector<std::int64_t> weight_bytes_fetched(const ModelSpec& spec, const Form& before,
+                                               const HoldShards& hold) {
+  const std::int64_t shard_bytes =
+      component_bytes(spec, hold.component, precision_of(before, hold.layer, hold.component)) /
+      before.shards;
+  std::vector<std::int64_t> bytes;
+  for (std::size_t device = 0; device < hold.runs.size(); ++device) {
+    bytes.push_back(shard_bytes * new_shards(hold.runs[device],
+                                             before.group[device].of(hold.layer, hold.component)));
+  }
+  return bytes;
 }
 
 }  // namespace protean

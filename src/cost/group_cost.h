@@ -52,9 +52,13 @@ std::vector<Stretch> stretches_of(const ModelSpec& spec, const Form& form);
 // of stages on the slowest one, because as many steps are in flight.
 StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form);
 
-// Returns the most KV bytes that a device receives when `hold`, a step of attention, is committed:
+// Returns the KV bytes that each device receives when `hold`, a step of attention, is committed:
 // `live` are the blocks of each home that have KV, `homes` the devices of each.
-std::int64_t kv_bytes_received(const ModelSpec& spec, const Form& before, const HoldShards& hold,
-                               std::span<const Copy> homes, std::span<const std::int64_t> live);
+std::vector<std::int64_t> kv_bytes_received(const ModelSpec& spec, const Form& before,
+                                            const HoldShards& hold, std::span<const Copy> homes,
+                                            std::span<const std::int64_t> live);
+// Returns the weight bytes that each device fetches when `hold` is prepared.
+std::vector<std::int64_t> weight_bytes_fetched(const ModelSpec& spec, const Form& before,
+                                               const HoldShards& hold);
 
 }  // namespace protean
