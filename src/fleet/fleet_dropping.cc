@@ -21,13 +21,12 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
     }
     std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
     const auto count = static_cast<std::int64_t>(replicas.size());
-    candidates.push_back(
-        {.replicas = std::move(replicas),
-         .by_layers = grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers,
-         .kv_blocks = seen_[i].kv_blocks,
-         .kv_blocks_used = seen_[i].kv_blocks_used,
-         .kv_blocks_awaited = seen_[i].kv_blocks_awaited,
-         .whole_kv_blocks = count * grouping_.config().form.kv.blocks});
+    candidates.push_back({.replicas = std::move(replicas),
+                          .by_layers = serves_by_layers(i),
+                          .kv_blocks = seen_[i].kv_blocks,
+                          .kv_blocks_used = seen_[i].kv_blocks_used,
+                          .kv_blocks_awaited = seen_[i].kv_blocks_awaited,
+                          .whole_kv_blocks = count * grouping_.config().form.kv.blocks});
   }
   return candidates;
 }

@@ -407,8 +407,8 @@ void Grouping::finish() {
   told_at_rest_ = false;  // a change that fails at once begins and ends between two looks
 }
 
-std::optional<std::vector<ReplicaId>> Grouping::parting() const {
-  if (!running_ || running_->together() || insists_ || running_->group().by != GroupBy::kShards) {
+std::optional<std::vector<ReplicaId>> Grouping::parting(GroupBy by) const {
+  if (!running_ || running_->together() || insists_ || running_->group().by != by) {
     return std::nullopt;
   }
   return running_->group().homes;
