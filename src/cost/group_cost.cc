@@ -110,6 +110,35 @@ GroupCost group_cost(const StepCost& alone, const ModelSpec& spec,
   return cost;
 }
 
+GroupCost sequence_cost(const StepCost& alone, const ModelSpec& spec, KvPrecision kv,
+                        const Transfer& exchange) {
+  GroupCost cost{.rows = exchange, .exchange = exchange};
+  const double kv_us = static_cast<double>(kv_token_bytes(spec, kv)) / exchange.bytes_per_us;
+  for (std::size_t power = 0; power < GroupCost::kDegrees; ++power) {
+    const double devices = 1 << power;
+    const double others = (devices - 1) / devices;
+    StepCost& all = cost.shared[power];
+    all = alone;
+    for (double* us :
+         {&all.token_us, &all.context_token_us, &all.kv_token_us, &all.far_kv_token_us}) {
+      *us /= devices;
+    }
+    all.near_kv_tokens *= devices;
+    for (LayersCost& layers : all.layers) {
+      if (!layers.is_known()) {
+        continue;
+      }
+      layers.step_us += power == 0 ? 0 : 2.0 * spec.layers * exchange.us;
+      layers.token_us = layers.token_us / devices + others * kv_us;
+      layers.more_token_us = layers.more_token_us / devices + others * kv_us;
+      layers.bend_tokens *= devices;
+      layers.tile_tokens *= devices;
+      layers.pass_tokens *= devices;
+    }
+  }
+  return cost;
+}
+
 std::vector<Stretch> stretches_of(const ModelSpec& spec, const Form& form) {
   const auto weights = [&](Component half) {
     return static_cast<double>(component_bytes(spec, half, Precision::kF32));

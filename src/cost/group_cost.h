@@ -38,6 +38,13 @@ GroupCost group_cost(const DeviceProfile& device, const ModelSpec& spec,
 GroupCost group_cost(const StepCost& alone, const ModelSpec& spec,
                      std::span<const Precision> layers, const Transfer& sums);
 
+// Returns the cost on devices that divide each sequence's tokens and hold all weights (sequence
+// parallelism, LoongServe), each of which takes what `alone` says. In each layer the KV of a step's
+// tokens goes around all devices, which `exchange` times, in addition to what they compute; queries
+// of decodes and their results cost two messages.
+GroupCost sequence_cost(const StepCost& alone, const ModelSpec& spec, KvPrecision kv,
+                        const Transfer& exchange);
+
 // Consecutive components of a model that the same devices compute, and those devices: one copy, or
 // several of which each computes rows of its own.
 struct Stretch {
