@@ -116,6 +116,11 @@ class Fleet : private TokenSink {
     int replicas = 1;
     FormView view;
   };
+  // A group that a policy formed.
+  struct Formed {
+    TimeNs since_ns = 0;
+    bool for_long = false;  // for a request that no replica could hold
+  };
   // What `--scale joint` and `--drop joint` remember.
   struct Weighing {
     ArrivalRate arrivals;                 // of all requests
@@ -155,7 +160,8 @@ class Fleet : private TokenSink {
   void keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns);
   bool could_grow_for(const Request& request) const;
   std::vector<std::size_t> overlook_length(const Request& request);
-  std::optional<std::vector<ReplicaId>> two_for(const HeldRequest& held) const;
+  std::optional<std::vector<ReplicaId>> homes_for(const HeldRequest& held) const;
+  bool homes_hold(std::size_t homes, std::int64_t blocks) const;
   void end_held(std::size_t index, FinishReason reason, TimeNs now_ns);
   enum class HandOver : std::uint8_t {
     kDone,
@@ -163,7 +169,10 @@ class Fleet : private TokenSink {
     kTooLong,  // no replica could hold it
   };
   HandOver hand_over(HeldRequest& held, TimeNs now_ns);
+  bool serves_by_layers(std::size_t index) const;
+  bool layers_return() const;
   void pass_over_closing();
+  void pass_over_narrow();
   void serve_held(TimeNs now_ns);
   std::optional<std::size_t> hand_over_held(TimeNs now_ns);
   bool form_group(std::size_t index, TimeNs now_ns);
@@ -182,7 +191,7 @@ class Fleet : private TokenSink {
   };
   void place(Arrival& arrival, TimeNs now_ns);
   void count_arrival(const Asked& asked, TimeNs now_ns);
-  void remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns);
+  void remember_group(const std::vector<ReplicaId>& replicas, const Formed& formed);
   void forget_groups(const GroupWish& wish);
   void forget_parted();
   bool is_joint(GroupBy by) const;
@@ -243,8 +252,9 @@ class Fleet : private TokenSink {
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
   std::map<CopyId, Migration> migrations_;
   std::deque<ToMigrate> to_migrate_;  // not begun yet
-  // When policies other than `--drop paper` formed groups, by first replica and number of replicas.
-  std::map<std::pair<ReplicaId, std::size_t>, TimeNs> formed_;
+  // Groups that policies other than `--drop paper` and `released` formed, by first replica and
+  // number of replicas.
+  std::map<std::pair<ReplicaId, std::size_t>, Formed> formed_;
   Attempts attempts_;
   Weighing weighing_;
   Shortage shortage_;

@@ -77,7 +77,9 @@ struct ReplicasTest : testing::Test {
                           .free_memory_bytes = 256 * kMiB};
     ReplicaOptions options;
     options.model = {.model = directory.path(),
+                     .dtype = dtype,
                      .max_model_len = "2048",
+                     .kv_cache_dtype = kv_cache_dtype,
                      .kv_cache_memory = kv_cache_memory,
                      .group = group,
                      .max_num_seqs = 16,
@@ -92,7 +94,7 @@ struct ReplicasTest : testing::Test {
 
   // The same for replicas that can become groups. Their KV leaves no page free.
   ReplicaOptions groupable(int replicas) {
-    ReplicaOptions options = options_for({.replicas = replicas, .most_tensor = 2});
+    ReplicaOptions options = options_for({.replicas = replicas, .most_tensor = most_tensor});
     const Sizing& sizing = options.sizing;
     MorphConfig morph{.mode = MorphMode::kOff};
     morph.start = sizing.form;
@@ -104,7 +106,7 @@ struct ReplicasTest : testing::Test {
     options.morph = morph;
     options.variants =
         VariantStore::open({open_checkpoint(directory.path()).value(), directory.path()}, {},
-                           {.directory = variants.path(), .precisions = {}, .shards = 2})
+                           {.directory = variants.path(), .precisions = {}, .shards = most_tensor})
             .value();
     return options;
   }
@@ -128,7 +130,10 @@ struct ReplicasTest : testing::Test {
   }
 
   ModelSpec spec;
+  std::string dtype = "auto";
+  std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "4MiB";
+  int most_tensor = 2;  // of replicas that can become groups
   TemporaryDirectory directory;
   TemporaryDirectory variants;
   std::shared_ptr<TokenConstraint> constraint;  // of the third request
