@@ -109,8 +109,7 @@ TEST_F(Decide, LowersNothingToAVariantThatIsNotPackedYet) {
 // Requests that already wait and would be late are reason enough, without further arrivals.
 TEST_F(Decide, LowersForRequestsThatWait) {
   Load load = load_of(1);
-  load.waiting = 200;
-  load.waiting_tokens = 200 * 256;
+  load.waiting = prompt_work(256) * 200;
   EXPECT_NE(decided(load, full), full);
 }
 
@@ -148,8 +147,8 @@ TEST_F(Decide, ModesTradeQualityForLateRequests) {
 
 TEST_F(Decide, AFormThatCannotHoldTheLongestRequestIsLeftAtOnce) {
   Load load = load_of(0.01);
-  load.waiting = 1;
-  load.waiting_tokens = load.largest_tokens = 16 * static_cast<double>(full.kv.blocks) + 100;
+  load.largest_tokens = 16 * static_cast<double>(full.kv.blocks) + 100;
+  load.waiting = prompt_work(load.largest_tokens);
   const Form form = decided(load, full);
   EXPECT_GE(form.kv.blocks * 16, load.largest_tokens);
   EXPECT_EQ(decided(load, form), form) << "as long as the request is there";
