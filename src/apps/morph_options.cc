@@ -90,15 +90,15 @@ Result<std::int64_t> variant_cache_bytes(const std::string& text) {
   return *bytes;
 }
 
-std::string_view fastest_here() {
-  return !integers_are_faster() ? "w8,w4" : eight_bits_are_fastest() ? "w8a8,w4a8" : "w8a7,w4a8";
+std::string fastest_here() {
+  const auto [eight_bits, four_bits] = fastest_precisions();
+  return fmt::format("{},{}", to_string(eight_bits), to_string(four_bits));
 }
 
 // Returns the precisions below `start` that layers may be lowered to, from most bits to fewest.
 Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
   std::vector<Precision> lower;
-  std::istringstream names(options.precisions == "auto" ? std::string(fastest_here())
-                                                        : options.precisions);
+  std::istringstream names(options.precisions == "auto" ? fastest_here() : options.precisions);
   for (std::string name; std::getline(names, name, ',');) {
     const auto precision = parse_precision(name);
     if (!precision.ok()) {
