@@ -18,13 +18,16 @@ struct Considered {
   Form form;
   double kl_nats = 0;
   double there_and_back_s = 0;
+  bool above_floor = true;
   Outlook outlook;
+
+  bool serves() const { return above_floor && outlook.serves; }
 };
 
 FormPrediction shown(const Considered& considered) {
-  const auto& [form, kl_nats, there_and_back_s, outlook] = considered;
-  return {.precision = precision_label(form),
-          .kv_blocks = form.kv.blocks,
+  const Outlook& outlook = considered.outlook;
+  return {.precision = precision_label(considered.form),
+          .kv_blocks = considered.form.kv.blocks,
           .late = outlook.present.late,
           .late_most = outlook.most.late,
           .kv_short_blocks = outlook.most.kv_short_blocks,
@@ -41,7 +44,10 @@ std::string reason_for(const Form& form, const Prediction& before, const Predict
 
 // Returns true if it is better to go to a form than to stay. Both were considered alike.
 bool is_better(const Considered& to, const Considered& stay, double lasted_s) {
-  if (!stay.outlook.serves || to.kl_nats > stay.kl_nats) {
+  if (!to.serves() || !stay.serves()) {
+    return to.serves();
+  }
+  if (to.kl_nats > stay.kl_nats) {
     return pays(to.outlook, stay.outlook);
   }
   return kQualityStep * to.kl_nats <= stay.kl_nats && no_later(to.outlook, stay.outlook) &&
@@ -166,48 +172,50 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
   const Way present = way(speed, now);
   const auto consider = [&](const Candidate& to, bool lasts) {
     const Way there = way_to(to, present, now);
-    Considered considered{to.form, to.traits.kl_nats,
-                          there.course.seconds + there.course.seconds_back,
-                          outlook_of(there, load, lasts)};
-    considered.outlook.serves = considered.outlook.serves && above_floor(bounds_, to.form);
-    return considered;
+    return Considered{to.form, to.traits.kl_nats, there.course.seconds + there.course.seconds_back,
+                      above_floor(bounds_, to.form), outlook_of(there, load, lasts)};
   };
   const Candidate heading = candidate_of(now.heading);
   const Considered stay = consider(heading, false);
-  const bool serves = stay.outlook.serves;
+  const bool serves = stay.serves();
   Decision decision{.wanted = std::nullopt, .predictions = {shown(stay)}};
   if (stay.kl_nats <= 0 && stay.outlook.cost < kLeastLate && serves) {
     return decision;
   }
   const Considered stay_for_long = consider(heading, true);
   const double lasted_s = std::min(now.kept_s, load.arrivals.lasts_s);
-  std::optional<Considered> best;
+  std::optional<Considered> down;  // the best form for the present load
+  std::optional<Considered> up;    // the best form that is more precise
   for (const Candidate& candidate : candidates_) {
     const bool all = now.failed.empty() && now.missing.empty();
     const Candidate reached = all ? candidate : within_reach(candidate, now);
     if (reached.form == now.heading) {
       continue;  // it was considered already; forms out of reach can leave several such
     }
-    const bool lowers = reached.traits.kl_nats > stay.kl_nats;
-    const Considered to = consider(reached, !lowers);
-    decision.predictions.push_back(shown(to));
-    const bool beats_best =
-        !best || (lowers || !serves ? to.outlook.most_cost < best->outlook.most_cost
-                                    : to.kl_nats < best->kl_nats);
-    if (beats_best && is_better(to, lowers ? stay : stay_for_long, lasted_s) &&
+    const bool lasts = serves && reached.traits.kl_nats <= stay.kl_nats;
+    const Considered to = consider(reached, lasts);
+    std::optional<Considered>& best = lasts ? up : down;
+    const bool beats_best = !best || (lasts ? to.kl_nats < best->kl_nats
+                                            : to.outlook.most_cost < best->outlook.most_cost);
+    if (beats_best && is_better(to, lasts ? stay_for_long : stay, lasted_s) &&
         kv_suffices(to.form, now)) {
       best = to;
     }
+    decision.predictions.push_back(shown(to));
   }
-  if (best) {
-    const bool lowers = best->kl_nats > stay.kl_nats;
+  if (up && down && !pays(down->outlook, consider(candidate_of(up->form), false).outlook)) {
+    down.reset();  // both would be better than to stay, and only the present load can compare them
+  }
+  if (const std::optional<Considered>& best = down ? down : up) {
     const std::string reason =
-        serves && lowers ? reason_for(best->form, stay.outlook.present, best->outlook.present)
-        : serves         ? reason_for(best->form, stay_for_long.outlook.most, best->outlook.most)
-        : above_floor(bounds_, now.heading)
+        !stay.above_floor
+            ? fmt::format("{} is below the quality floor", precision_label(now.heading))
+        : !serves
             ? fmt::format("the longest request needs more than {} KV blocks", now.heading.kv.blocks)
-            : fmt::format("{} is below the quality floor", precision_label(now.heading));
-    decision.wanted = Wanted{best->form, reason, stay.outlook.present.by_kv, lowers};
+        : down ? reason_for(best->form, stay.outlook.present, best->outlook.present)
+               : reason_for(best->form, stay_for_long.outlook.most, best->outlook.most);
+    decision.wanted =
+        Wanted{best->form, reason, stay.outlook.present.by_kv, best->kl_nats > stay.kl_nats};
   }
   return decision;
 }

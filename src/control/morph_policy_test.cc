@@ -172,6 +172,34 @@ TEST_F(Decide, AFormBelowTheQualityFloorIsLeftAtOnce) {
   EXPECT_NE(decision.wanted->form, full) << "which would make more requests late";
 }
 
+// Lower forms compute prompts slower, so full precision is the best way out of a burst at w8. That
+// it would be late if the burst went on for a minute is no reason for w4, which is late at once.
+TEST_F(Decide, ALowerFormHasToPayAgainstFullPrecisionTooIfThatIsABetterWayOut) {
+  StepCost slow = cost();
+  slow.token_us = 0;
+  for (const auto& [precision, token_us] :
+       {std::pair{Precision::kBf16, 30}, {Precision::kW8, 120}, {Precision::kW4, 60}}) {
+    slow.of(precision).token_us = slow.of(precision).more_token_us = token_us;
+  }
+  Load load = load_of(19);
+  load.arrivals.lasts_s = 5;
+  load.arrivals.later_per_s = 2;
+  load.arrivals.prompt_tokens = load.running_prompt_tokens = 1000;
+  load.answer_tokens = 2;
+  load.running_drawn_tokens = 1;
+  const Form eight = path_to(bounds, Precision::kW8).back();
+  const auto decided_at = [&](const MorphPolicy& of) {
+    const Decision decision = of.decide({slow, 512}, load, at(eight));
+    return decision.wanted ? decision.wanted->form : eight;
+  };
+  EXPECT_EQ(decided_at(policy), full);
+  FormBounds lower_only = bounds;
+  lower_only.full = eight;
+  lower_only.ladder = {Precision::kW8, Precision::kW4};
+  const MorphPolicy without(options_for(MorphMode::kBalanced), lower_only, {.most_sequences = 64});
+  EXPECT_GT(layers_at(decided_at(without), Precision::kW4), 0) << "which pays without it";
+}
+
 TEST_F(Decide, ASwapThatFailedIsLeftOutAndTheOthersGoOn) {
   Situation now = at(full);
   now.failed = {{.layer = 0, .component = Component::kMlp, .to = Precision::kW8}};
