@@ -218,6 +218,33 @@ TEST_F(Decide, ShowsWhatItPredictsForEachForm) {
   EXPECT_GT(stay.late, 10);
   EXPECT_EQ(stay.kl_nats, 0);
   EXPECT_NE(decision.wanted->reason.find("would be late"), std::string::npos);
+  EXPECT_EQ(stay.verdict, "replaced by the chosen form");
+  EXPECT_EQ(std::count_if(decision.predictions.begin(), decision.predictions.end(),
+                          [](const FormPrediction& form) { return form.verdict == "chosen"; }),
+            1);
+  for (const FormPrediction& form : decision.predictions) {
+    EXPECT_GE(form.cost, form.late);
+    EXPECT_GE(form.cost_most, form.late_most);
+    EXPECT_FALSE(form.verdict.empty());
+    EXPECT_EQ(form.morph_s > 0, &form != &stay);
+  }
+}
+
+TEST_F(Decide, ShowsWhyNoOtherFormIsTaken) {
+  const Decision quiet = policy.decide(speed, load_of(8), at(full));
+  EXPECT_FALSE(quiet.wanted);
+  ASSERT_GT(quiet.predictions.size(), 7U) << "also when nothing is late";
+  EXPECT_EQ(quiet.predictions.front().verdict, "chosen");
+  EXPECT_EQ(quiet.predictions.back().verdict, "does not save a request and a fifth of the cost");
+  Situation now = at(policy.path().back());
+  now.kept_s = 0;
+  EXPECT_NE(
+      policy.decide(speed, load_of(2), now).predictions[1].verdict.find("to get there and back"),
+      std::string::npos);
+  now = at(policy.path().back());
+  now.needed_blocks = now.committed.kv.blocks;
+  EXPECT_EQ(policy.decide(speed, load_of(2), now).predictions[1].verdict,
+            "KV in use would not fit during the morph");
 }
 
 TEST_F(Decide, ThePapersRuleGoesOneLayerAtATime) {
