@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/units.h"
+#include "cost/prompt_work.h"
 #include "cost/step_correction.h"
 #include "cost/step_time.h"
 #include "cost/step_work.h"
@@ -13,7 +14,7 @@ namespace protean {
 struct Batch {
   double decoding = 0;        // sequences that get a token each
   double context_tokens = 0;  // tokens in KV of all these sequences
-  double prompt_tokens = 0;   // prompt tokens computed in the same step
+  PromptWork prompt;          // the part of prompts that is computed in the same step
 };
 
 // Predicts what steps take at any precision: the machine's StepCost, corrected by the steps that it
@@ -36,14 +37,14 @@ class StepSpeed {
 
   double step_s(const StepPrecision& precision, const Batch& batch) const;
 
-  // Predicts the time to compute so many prompt tokens while `running` decodes.
-  double prefill_s(const StepPrecision& precision, double prompt_tokens,
-                   const Batch& running) const;
+  // Predicts the time to compute all of the batch's prompts, in as many steps as they need, while
+  // its sequences decode.
+  double prefill_s(const StepPrecision& precision, const Batch& batch) const;
 
-  // Returns how many prompt tokens a step can take within `step_s` while `running` decodes. If the
-  // decodes alone take more than half of that, prompts get as much time as the decodes.
-  int prompt_tokens_within(const StepPrecision& precision, double step_s,
-                           const Batch& running) const;
+  // Returns how many tokens of the batch's prompts a step can take within `step_s` while its
+  // sequences decode. If the decodes alone take more than half of that, prompts get as much time as
+  // the decodes. If the batch has no prompts, takes them for one.
+  int prompt_tokens_within(const StepPrecision& precision, double step_s, const Batch& batch) const;
 
   // Returns how fast a morph reads variants, as far as is known before it has read any.
   double copy_bytes_per_s() const;

@@ -197,9 +197,9 @@ class Engine {
   void begin(TimeNs now_ns);
   void settle();
   TimeNs expected_wait_ns();
-  Prospect expect(int priority, TimeNs due_ns, std::int64_t tokens) const;
-  TimeNs due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs now_ns) const;
-  TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
+  Prospect expect(int priority, TimeNs due_ns, const PromptWork& prompt) const;
+  TimeNs due_ns_of(const Deadlines& deadlines, const PromptWork& prompt, TimeNs now_ns) const;
+  TimeNs latest_start_ns(const Deadlines& deadlines, const PromptWork& prompt) const;
   void set_timer(RequestId request, LiveRequest& live);
   void expire();
   void start_steps();

@@ -187,7 +187,8 @@ double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
                           static_cast<double>(kv_block_bytes(config.spec, config.form.kv));
   const int steps = ceil_div(2 * config.spec.layers + 1, config.steps_at_once) + 2;
   const double step_s = view.way.speed.step_s(
-      view.way.course.to.precision, {load.decoding / kHomes, load.context_tokens / kHomes, 0});
+      view.way.course.to.precision,
+      {.decoding = load.decoding / kHomes, .context_tokens = load.context_tokens / kHomes});
   return kv_bytes / kHomes / view.copy_bytes_per_s + steps * step_s;
 }
 

@@ -209,7 +209,7 @@ describe('a policy', () => {
       assert.ok(lowered, 'no layer was lowered');
       assert.ok(lowered.predictions.length > 0, 'what was predicted is shown');
       for (const prediction of lowered.predictions) {
-        assert.ok(prediction.late_most >= 0 && prediction.capacity_per_s > 0, JSON.stringify(prediction));
+        assert.ok(prediction.late_most >= 0 && prediction.capacity_per_s > 0 && prediction.cost >= 0 && prediction.morph_s >= 0 && prediction.verdict?.length > 0, JSON.stringify(prediction));
       }
       const { morphs } = await (await fetch(`${server.admin}/admin/morphs`)).json();
       assert.match(morphs[0].reason, /requests would be late/);
