@@ -112,20 +112,17 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
   }
 }
 
-// Learns what steps cost, if that is more than a nominal cost tells. Several devices share a step,
-// which a fingerprint on one of them does not tell: their steps are learned while they run.
+// Learns what steps cost, if that is more than a nominal cost tells, from a fingerprint on the first
+// device. Devices that share steps take what it says of their parts.
 void learn_costs(const ModelSetting& setting, const ModelFiles& files,
                  const std::function<void()>& before_step, ReplicaOptions& replica) {
-  if (replica.sizing.form.group.size() == 1) {
-    FingerprintOptions wanted = fingerprint_options(replica);
-    wanted.before_step = before_step;
-    const StepCost alone = known_step_cost({.model = setting.model.model,
-                                            .directory = setting.morph.variant_cache,
-                                            .version = kVersion},
-                                           *files.checkpoint, wanted);
-    if (alone.is_known()) {
-      replica.cost = group_cost(alone, files.checkpoint->spec(), wanted.layers, kAssumedSums);
-    }
+  FingerprintOptions wanted = fingerprint_options(replica);
+  wanted.before_step = before_step;
+  const StepCost alone = known_step_cost(
+      {.model = setting.model.model, .directory = setting.morph.variant_cache, .version = kVersion},
+      *files.checkpoint, wanted);
+  if (alone.is_known()) {
+    replica.cost = group_cost(alone, files.checkpoint->spec(), wanted.layers, kAssumedSums);
   }
 }
 

@@ -97,6 +97,14 @@ describe('groups of devices', () => {
     }
   });
 
+  it('know at their start what steps cost', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'protean-costs-'));
+    const flags = [...small, '--threads', '1', '--variant-cache', folder];
+    await withServer([...flags, ...groups['TP 2']], async (server) => assert.match(server.log, /fingerprint made in/));
+    await withServer([...flags, ...groups['PP 2']], async (server) => assert.match(server.log, /known from an earlier fingerprint/));
+    rmSync(folder, { recursive: true, force: true });
+  });
+
   it('lose nothing when clients leave at random', async () => {
     const draw = random(5);
     await withServer([...shards, ...small, ...groups['TP 2 x PP 2']], async (server) => {
