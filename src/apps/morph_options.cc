@@ -216,6 +216,7 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
   if (!floor.ok()) {
     return floor.error();
   }
+  model.may_morph = may_morph;
   if (may_morph) {
     model.ladder = *lower;
   }

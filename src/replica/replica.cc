@@ -62,9 +62,7 @@ ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
 }
 
 bool may_join(const ReplicaOptions& options) {
-  // Parallel halves add up within one device, which the halves' copies need not share.
-  return options.morph && options.model.group.replicas > 1 &&
-         !options.morph->bounds.spec.parallel_halves;
+  return options.morph && options.sizing.joins;
 }
 
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec) {
@@ -148,8 +146,7 @@ std::vector<WorkerDevice> devices_on(std::span<const CpuShare> shares) {
   return devices;
 }
 
-// Makes what replicas share that may be joined; null if they may not. Prompts in joint steps are
-// limited to what one replica's steps may take, while each replica has its decodes.
+// Makes what replicas share that may be joined; null if they may not.
 Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
                                               const ModelSpec& spec) {
   if (!may_join(options)) {
@@ -157,12 +154,13 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
   }
   const ModelOptions& model = options.model;
   const auto devices = static_cast<int>(options.sizing.devices.size());
-  Result<std::unique_ptr<Fabric>> fabric = Fabric::create(
-      {.devices = devices,
-       .rows = model.max_num_batched_tokens + model.group.replicas * model.max_num_seqs,
-       .hidden = spec.hidden,
-       .steps_in_flight = devices,
-       .spins = cpus_suffice(devices_on(options.sizing.cpus))});
+  Result<std::unique_ptr<Fabric>> fabric =
+      Fabric::create({.devices = devices,
+                      .rows = joint_rows(model.max_num_batched_tokens, options.sizing.replicas(),
+                                         model.max_num_seqs),
+                      .hidden = spec.hidden,
+                      .steps_in_flight = devices,
+                      .spins = cpus_suffice(devices_on(options.sizing.cpus))});
   return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
 }
 
@@ -311,7 +309,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   const auto gate = std::make_shared<EventGate>(inbox);
   BackgroundTask packing = pack_in_background(options, gate);
   auto workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
-  for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
+  for (std::int32_t replica = 0; replica < options.sizing.replicas(); ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, gate);
     if (!worker.ok()) {
       return worker.error();

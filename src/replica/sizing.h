@@ -27,8 +27,17 @@ struct Sizing {
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;
   std::int64_t device_bytes = 0;  // memory that each device takes: pages and activations
+  bool joins = false;             // replicas may become groups: each device has buffers for that
   std::vector<std::string> warnings;
+
+  int replicas() const { return static_cast<int>(devices.size() / form.group.size()); }
 };
+
+// Returns the most rows of a step of joined replicas: prompts are limited to the tokens that one
+// replica's steps may take, while each replica has its decodes.
+inline int joint_rows(int step_tokens, int replicas, int max_num_seqs) {
+  return step_tokens + replicas * max_num_seqs;
+}
 
 // Returns the precision that --dtype names; for "auto" the highest in which the checkpoint stores a
 // half of a layer.

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "base/units.h"
 #include "cost/memory.h"
 #include "model/weights.h"
 #include "replica/model_options.h"
 #include "tests/checkpoints/checkpoints.h"
+#include "worker/fabric.h"
+#include "worker/rank.h"
 
 namespace protean {
 namespace {
@@ -201,6 +204,93 @@ std::string named_value(const std::string& message, const std::string& flag) {
   const std::size_t at = message.find(" " + flag + " ", message.find(" that "));
   const std::size_t value = at + flag.size() + 2;
   return at == message.npos ? "" : message.substr(value, message.find(',', value) - value);
+}
+
+// Returns the bytes that the devices of these replicas take each, as workers allocate them.
+std::int64_t allocated_bytes(const ModelOptions& options, const ModelSpec& spec,
+                             const Sizing& sizing) {
+  const auto devices = static_cast<int>(sizing.devices.size());
+  const int rows =
+      joint_rows(options.max_num_batched_tokens, sizing.replicas(), options.max_num_seqs);
+  const auto fabric = Fabric::create(
+      {.devices = devices, .rows = rows, .hidden = spec.hidden, .steps_in_flight = devices});
+  const auto scratch = Scratch::create(spec, rows, kLogitRows, widest_share(sizing.form));
+  return sizing.budget.pages * sizing.budget.page_bytes + (*fabric)->bytes() / devices +
+         scratch->bytes();
+}
+
+TEST(Sizing, BuffersOfReplicasThatMayBeJoinedAreWithinDeviceMemory) {
+  const ModelSpec spec = spec_of_1k_context();
+  for (const int replicas : {2, 3}) {
+    ModelOptions options{.device_memory = "48MiB",
+                         .may_morph = true,
+                         .ladder = {Precision::kW8},
+                         .group = {.replicas = replicas, .most_tensor = 2}};
+    const auto sizing = choose_sizing(options, spec, kMachine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_TRUE(sizing->joins);
+    const std::int64_t bytes = allocated_bytes(options, spec, *sizing);
+    EXPECT_LE(bytes, 48 * kMiB);
+    EXPECT_GT(bytes, 47 * kMiB) << "KV takes the rest";
+    options.device_memory = "16MiB";
+    const auto refused = choose_sizing(options, spec, kMachine);
+    ASSERT_FALSE(refused.ok());
+    options.device_memory = named_value(refused.error().message, "use --device-memory");
+    EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << refused.error().message;
+  }
+}
+
+// Devices as a file describes them.
+ModelOptions with_devices(const TemporaryDirectory& directory, const std::string& toml) {
+  const auto path = directory.path() / "devices.toml";
+  std::ofstream(path) << toml;
+  return {.max_model_len = "1024", .group = {.devices = path, .pipeline = 2}};
+}
+
+TEST(Sizing, MemoryOfADeviceFileIsABoundThatKvMayFill) {
+  const TemporaryDirectory directory;
+  const ModelSpec spec = spec_of_1k_context();
+  const auto sized = [&](const std::string& first, const std::string& second) {
+    return choose_sizing(
+        with_devices(directory, fmt::format("[[device]]\ncpus = \"0\"\nmemory = \"{}\"\n"
+                                            "[[device]]\ncpus = \"1\"\nmemory = \"{}\"\n",
+                                            first, second)),
+        spec, kMachine);
+  };
+  const auto flag =
+      choose_sizing({.max_model_len = "1024", .device_memory = "16MiB", .group = {.pipeline = 2}},
+                    spec, kMachine);
+  const auto file = sized("16MiB", "16MiB");
+  ASSERT_TRUE(flag.ok() && file.ok()) << file.error().message;
+  EXPECT_EQ(file->form.kv.blocks, flag->form.kv.blocks);
+  EXPECT_TRUE(file->warnings.empty());
+  const auto uneven = sized("20MiB", "16MiB");
+  ASSERT_TRUE(uneven.ok());
+  EXPECT_EQ(uneven->form.kv.blocks, flag->form.kv.blocks);
+  ASSERT_EQ(uneven->warnings.size(), 1U);
+  EXPECT_EQ(uneven->warnings[0],
+            "device 1 has 16.0 MiB and device 0 has 20.0 MiB: every device takes as much as the "
+            "smallest");
+  const auto small = sized("4MiB", "4MiB");
+  ASSERT_FALSE(small.ok());
+  const std::string& message = small.error().message;
+  const std::size_t at = message.find("use memory = \"");
+  ASSERT_NE(at, std::string::npos) << message;
+  EXPECT_NE(message.find("devices.toml allows on a device"), std::string::npos) << message;
+  const std::string enough = message.substr(at + 14, message.find('"', at + 14) - at - 14);
+  EXPECT_TRUE(sized(enough, enough).ok()) << message;
+}
+
+TEST(Sizing, MemoryIsGivenByAFileOrAFlag) {
+  const TemporaryDirectory directory;
+  ModelOptions options = with_devices(directory,
+                                      "[[device]]\ncpus = \"0\"\nmemory = \"16MiB\"\n"
+                                      "[[device]]\ncpus = \"1\"\n");
+  options.device_memory = "20MiB";
+  const auto both = choose_sizing(options, spec_of_1k_context(), kMachine);
+  ASSERT_FALSE(both.ok());
+  EXPECT_EQ(both.error().message, "--device-memory 20MiB: " + options.group.devices +
+                                      " gives the memory of its devices: remove one of them");
 }
 
 TEST(Sizing, EachRemedyForTooLittleDeviceMemoryWorks) {

@@ -45,9 +45,7 @@ const Holding& holding_of(const WorkerOptions& options, RankPlace place) {
 // What the device's buffers must be enough for, now and after a join.
 DeviceShare share_of(const WorkerOptions& options, RankPlace place) {
   const Form& form = options.form;
-  return options.joining
-             ? DeviceShare{.shards = form.shards, .held = form.shards, .exchanges = true}
-             : share_of(form, holding_of(options, place));
+  return options.joining ? widest_share(form) : share_of(form, holding_of(options, place));
 }
 
 // The way through a device of a replica that is not joined.
