@@ -80,6 +80,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
           .step_cost = cost_of(options.cost, spec, sizing.form),
+          .path_cost = path_cost_of(options.cost, spec, sizing.form),
           .step_precision = options.sizing.step_precision};
 }
 
@@ -101,6 +102,7 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   bounds.full.kv.blocks = std::max(form.kv.blocks, kv_blocks_beside(bounds, bounds.full));
   scheduler.largest_kv_blocks = form_path(bounds).back().kv.blocks;
   config.step_cost = cost_of(options.cost, spec, form);
+  config.path_cost = path_cost_of(options.cost, spec, form);
   return config;
 }
 
