@@ -33,21 +33,30 @@ int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }
 
-// Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
-// pipeline take about equal times.
-StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
+// Returns the time that a token more takes in a long step.
+double token_us(const StepCost& cost, const StepPrecision& precision) {
+  constexpr double kTokens = 512;
+  return (predict_us(cost, {.tokens = 2 * kTokens}, precision) -
+          predict_us(cost, {.tokens = kTokens}, precision)) /
+         kTokens;
+}
+
+// Returns what makes the steps of a pipeline take about equal times: what the cost model says of
+// the slowest stage, without what every step takes alike.
+StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec, const Form& form) {
   const std::string& by = options.model.microbatches;
   if (by == "tokens") {
     return {};
   }
-  const AttentionSpec& attention = spec.attention;
-  const double q = static_cast<double>(attention.heads) * attention.head_dim;
-  const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
-  const StepCost& cost = options.cost.on(stages_of(options.sizing.form).front().devices.size());
-  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn),
-          .per_position = 2 * q,
-          .least_tokens =
-              by == "lookahead" ? efficient_tokens(cost, options.sizing.step_precision) : 0};
+  const StepPrecision& precision = options.sizing.step_precision;
+  StepCost cost = cost_of(options.cost, spec, form);
+  cost = token_us(cost, precision) > 0 ? cost : nominal_step_cost(spec);
+  const StepCost& whole = options.cost.on(stages_of(form).front().devices.size());
+  return {.per_token = token_us(cost, precision),
+          .per_position = cost.context_token_us,
+          .per_sequence = cost.sequence_us + cost.logits_at(precision.embeddings).row_us,
+          .per_kv_token = cost.kv_token_us + cost.far_kv_token_us,
+          .least_tokens = by == "lookahead" ? efficient_tokens(whole, precision) : 0};
 }
 
 }  // namespace
@@ -76,7 +85,7 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .max_model_len = sizing.max_model_len,
                         .prefix_caching = model.prefix_caching,
                         .steps_in_flight = steps_in_flight(sizing.form),
-                        .balance = balance_of(options, spec)},
+                        .balance = balance_of(options, spec, sizing.form)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
           .step_cost = cost_of(options.cost, spec, sizing.form),
@@ -94,6 +103,7 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   scheduler.max_num_seqs =
       std::min(scheduler.max_num_seqs * replicas, scheduler.max_num_batched_tokens);
   scheduler.steps_in_flight = config.max_in_flight = steps_in_flight(form);
+  scheduler.balance = balance_of(options, spec, form);
   FormBounds& bounds = config.morph->bounds;
   config.morph->start = form;
   bounds.full = form;
