@@ -90,7 +90,7 @@ void PacedThread::step_ends() {
 }
 
 bool PacedThread::steps_run() const {
-  return in_step_ || nanoseconds(CLOCK_MONOTONIC) - last_step_ns_ < kGapNs;
+  return !step_waits_ && (in_step_ || nanoseconds(CLOCK_MONOTONIC) - last_step_ns_ < kGapNs);
 }
 
 bool PacedThread::may_go_on() {

@@ -107,6 +107,21 @@ TEST(PacedThread, RestsOnlyWhileStepsRun) {
   second.get_future().wait();
 }
 
+TEST(PacedThread, DoesNotRestWhileTheStepWaits) {
+  PacedThread thread(1e-6);
+  thread.step_begins();
+  std::promise<void> done;
+  thread.post([&] {
+    burn(std::chrono::milliseconds(4));
+    EXPECT_TRUE(thread.may_go_on());
+    done.set_value();
+  });
+  thread.step_waits(true);
+  done.get_future().wait();
+  thread.step_waits(false);
+  thread.step_ends();
+}
+
 TEST(PacedThread, StopEndsRestsAndRunsTheRemainingTasks) {
   PacedThread thread(1e-6);
   thread.step_begins();

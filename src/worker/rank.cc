@@ -194,11 +194,24 @@ void Rank::follow(StepRoute route, std::vector<int> group) {
   }
 }
 
+// Waits until another device has handed over the rows for a stop: a bubble of the pipeline, in
+// which background work has the device for itself. Devices that share a layer wait too briefly for
+// that.
+void Rank::await_rows(int stop, int peer) {
+  if (background_ != nullptr) {
+    background_->step_waits(true);
+  }
+  place_.fabric->progress().wait(place_.on_fabric, peer, exchange_->handed_over(stop - 1));
+  if (background_ != nullptr) {
+    background_->step_waits(false);
+  }
+}
+
 // Takes the rows that this device needs at a stop out of its mailbox.
 void Rank::take_rows(int stop, const Forward& forward) {
   const std::vector<RowTransfer>& takes = route_.stops[static_cast<std::size_t>(stop)].takes;
   for (const RowTransfer& take : takes) {
-    place_.fabric->progress().wait(place_.on_fabric, take.peer, exchange_->handed_over(stop - 1));
+    await_rows(stop, take.peer);
     const int first = rows_.first_row(take.home);
     const int rows = rows_.rows(take.home);
     const auto from = place_.fabric->mailbox(place_.on_fabric, step_, first, rows);
