@@ -17,7 +17,7 @@ namespace protean {
 // number of 0 is chosen.
 struct GroupOptions {
   std::string devices = "auto";  // a number, or a TOML file that describes each device
-  int replicas = 1;              // all alike; each has an equal number of the devices
+  int replicas = 0;              // all alike; each has an equal number of the devices
   int tensor = 0;                // devices that share each layer
   int pipeline = 0;              // stages of consecutive layers
   int most_tensor = 0;           // shards of each component: the largest tensor degree ever
@@ -42,8 +42,18 @@ struct DeviceGroup {
 // Returns the form divided among the devices of one replica, which are numbered from 0.
 Form divide(Form form, const DeviceGroup& group);
 
-// Chooses the devices and the division: what the options say; where they leave it open, TP over all
-// devices of a replica if the KV heads divide among them, otherwise PP. If replicas of one device
+// Returns the options to try in turn until the model fits. If `options` name neither devices nor a
+// division, each NUMA node is a device: a replica on each, else fewer of more devices each.
+std::vector<GroupOptions> divisions_to_try(const GroupOptions& options,
+                                           const ComputeOptions& compute, const Machine& machine);
+
+// Returns the memory of each device: what is asked for, else its part of what is free on its NUMA
+// node, or on the machine if it has CPUs of several nodes.
+std::vector<std::int64_t> memory_of_devices(const DeviceGroup& group, const Machine& machine);
+
+// Chooses the devices and the division: what the options say; where they leave it open, one
+// replica, and TP over all devices of a replica if the KV heads divide among them, otherwise PP. If
+// replicas of one device
 // each are more than the CPUs, each computes on all CPUs with one thread. Fails with a message that
 // names what would work.
 Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptions& compute,

@@ -1,5 +1,6 @@
 #include "replica/local_client.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -113,7 +114,9 @@ InterruptibleClient::InterruptibleClient()
       }) {}
 
 Status InterruptibleClient::open(const ModelOptions& options) {
-  auto opened = LocalClient::open(options);
+  ModelOptions alone = options;  // one answer at a time needs one replica, with all CPUs
+  alone.group.replicas = std::max(1, options.group.replicas);
+  auto opened = LocalClient::open(alone);
   if (!opened.ok()) {
     return opened.error();
   }

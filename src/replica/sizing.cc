@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
+#include <utility>
 
 #include "cost/memory.h"
 #include "replica/memory_sizing.h"
@@ -59,12 +61,13 @@ std::vector<LayerPrecision> layers_at_start(const ModelOptions& options, const M
 void add_devices(const ModelOptions& options, const DeviceGroup& group, const Machine& machine,
                  Sizing& sizing) {
   const auto count = std::ssize(group.devices);
-  for (const GroupDevice& device : group.devices) {
-    sizing.devices.push_back(
-        {.id = DeviceId{static_cast<std::int32_t>(sizing.devices.size())},
-         .memory_bytes = device.memory_bytes.value_or(machine.free_memory_bytes / count),
-         .cores = device.cpus.threads});
-    sizing.cpus.push_back(device.cpus);
+  const std::vector<std::int64_t> memory = memory_of_devices(group, machine);
+  for (std::size_t i = 0; i < group.devices.size(); ++i) {
+    const CpuShare& cpus = group.devices[i].cpus;
+    sizing.devices.push_back({.id = DeviceId{static_cast<std::int32_t>(i)},
+                              .memory_bytes = memory[i],
+                              .cores = cpus.threads});
+    sizing.cpus.push_back(cpus);
   }
   sizing.warnings.insert(sizing.warnings.end(), group.warnings.begin(), group.warnings.end());
   const CpuShare& first = group.devices.front().cpus;
@@ -89,26 +92,8 @@ Form form_at_start(const ModelOptions& options, const ModelSpec& spec, const Dev
   return divide(std::move(form), group);
 }
 
-}  // namespace
-
-Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored) {
-  if (dtype == "auto") {
-    return stored.precision;
-  }
-  if (dtype == "bfloat16") {
-    return Precision::kBf16;
-  }
-  if (dtype == "float32" || dtype == "float") {
-    return Precision::kF32;
-  }
-  if (auto precision = parse_precision(dtype); precision.ok()) {
-    return precision;
-  }
-  return make_error(ErrorCode::kInvalidArgument,
-                    "--dtype {}: use auto, bf16, f32, s24, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
-}
-
-Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
+// Chooses the form and its memory with one division among devices.
+Result<Sizing> size_division(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine) {
   const auto precision = dtype_precision(options.dtype, spec.stored);
   if (!precision.ok()) {
@@ -159,6 +144,42 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
     return legal.error();
   }
   return sizing;
+}
+
+}  // namespace
+
+Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored) {
+  if (dtype == "auto") {
+    return stored.precision;
+  }
+  if (dtype == "bfloat16") {
+    return Precision::kBf16;
+  }
+  if (dtype == "float32" || dtype == "float") {
+    return Precision::kF32;
+  }
+  if (auto precision = parse_precision(dtype); precision.ok()) {
+    return precision;
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--dtype {}: use auto, bf16, f32, s24, w8, w4, w3, w8a8, w8a7 or w4a8", dtype);
+}
+
+Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
+                             const Machine& machine) {
+  std::optional<Sizing> longest;
+  std::optional<Error> refused;
+  ModelOptions tried = options;
+  for (const GroupOptions& division : divisions_to_try(options.group, options.compute, machine)) {
+    tried.group = division;
+    auto sizing = size_division(tried, spec, machine);
+    if (sizing.ok() && (!longest || sizing->max_model_len > longest->max_model_len)) {
+      longest = *std::move(sizing);
+    } else if (!sizing.ok() && (!refused || sizing.error().code == ErrorCode::kExhausted)) {
+      refused = sizing.error();  // the last division that the model can have says what would work
+    }
+  }
+  return longest ? Result<Sizing>(*std::move(longest)) : *std::move(refused);
 }
 
 }  // namespace protean

@@ -43,7 +43,9 @@ inline int joint_rows(int step_tokens, int replicas, int max_num_seqs) {
 // half of a layer.
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored);
 
-// Chooses the form and its memory from the options and what this machine has free.
+// Chooses the form and its memory from the options and what this machine has free. Where the
+// options name no devices, takes the first of divisions_to_try() that holds sequences of full
+// length; if none does, the first of those that hold the longest.
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine);
 

@@ -102,6 +102,107 @@ TEST(Sizing, EachReplicaIsAGroupOfDevices) {
             "it, such as 4");
 }
 
+// Nodes of two cores each.
+Machine machine_of_nodes(const std::vector<std::int64_t>& free_bytes) {
+  Machine machine;
+  for (int node = 0; node < static_cast<int>(free_bytes.size()); ++node) {
+    for (const int cpu : {2 * node, 2 * node + 1}) {
+      machine.topology.cpus.push_back({.cpu = cpu, .core = cpu, .node = node});
+    }
+    machine.topology.memory_nodes.push_back(node);
+    const std::int64_t bytes = free_bytes[static_cast<std::size_t>(node)];
+    machine.node_free_bytes[node] = bytes;
+    machine.free_memory_bytes += bytes;
+    machine.cores += node == 0 ? 1 : 2;
+  }
+  return machine;
+}
+
+TEST(Sizing, EachNumaNodeIsADeviceWithAReplicaThatFits) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto sizing = choose_sizing({}, spec, machine_of_nodes({kGiB, kGiB / 2}));
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->replicas(), 2);
+  ASSERT_EQ(sizing->devices.size(), 2U);
+  EXPECT_EQ(sizing->cpus[1].where.cpus, (std::vector{2, 3}));
+  EXPECT_EQ(sizing->cpus[1].where.nodes, std::vector{1});
+  EXPECT_EQ(sizing->devices[0].memory_bytes, kGiB);
+  EXPECT_EQ(sizing->devices[1].memory_bytes, kGiB / 2);
+  Machine limited = machine_of_nodes({kGiB, kGiB});
+  limited.free_memory_bytes = kGiB;  // by a container
+  EXPECT_EQ(choose_sizing({}, spec, limited)->devices[1].memory_bytes, kGiB / 2);
+  limited.cores = 1;
+  EXPECT_EQ(choose_sizing({}, spec, limited)->devices.size(), 1U) << "CPUs of one node are busy";
+}
+
+// The less memory there is, the fewer replicas, until no division fits.
+TEST(Sizing, ANodeThatIsTooSmallForAReplicaHoldsAPartOfIt) {
+  const ModelSpec spec = spec_of_1k_context();
+  const ModelOptions options{
+      .max_model_len = "1024", .max_num_seqs = 8, .max_num_batched_tokens = 64};
+  std::vector<std::string> forms;
+  std::string refused;
+  std::int64_t kib = 8 * 1024;
+  for (; kib > 0 && refused.empty(); kib -= 32) {
+    const auto sizing = choose_sizing(
+        options, spec, machine_of_nodes({kib * kKiB, kib * kKiB, kib * kKiB, kib * kKiB}));
+    if (!sizing.ok()) {
+      refused = sizing.error().message;
+      break;
+    }
+    EXPECT_EQ(sizing->devices.size(), 4U);
+    EXPECT_EQ(sizing->max_model_len, 1024);
+    const std::string form =
+        fmt::format("{} of {} stages, TP {}", sizing->replicas(), stages_of(sizing->form).size(),
+                    stages_of(sizing->form).front().devices.size());
+    if (forms.empty() || forms.back() != form) {
+      forms.push_back(form);
+    }
+  }
+  EXPECT_EQ(forms, (std::vector<std::string>{"4 of 1 stages, TP 1", "2 of 1 stages, TP 2",
+                                             "1 of 4 stages, TP 1"}));
+  const std::string free = ": free ";
+  const std::size_t at = refused.find(free);
+  ASSERT_NE(at, std::string::npos) << refused;
+  const std::int64_t more =
+      parse_bytes(refused.substr(at + free.size(), refused.find(" of", at) - at - free.size()))
+          .value();
+  const std::int64_t enough = kib * kKiB + more / 4;
+  EXPECT_TRUE(choose_sizing(options, spec, machine_of_nodes({enough, enough, enough, enough})).ok())
+      << refused;
+}
+
+// If no division holds the longest sequence that the model allows, the one with the longest is
+// taken.
+TEST(Sizing, ALongerContextIsWorthFewerReplicas) {
+  const ModelSpec spec = spec_of_1k_context();
+  const ModelOptions options{.max_num_batched_tokens = 64};
+  const auto whole = choose_sizing(options, spec, machine_of_nodes({8 * kMiB, 8 * kMiB}));
+  const auto half = choose_sizing(options, spec, machine_of_nodes({3 * kMiB, 3 * kMiB}));
+  ASSERT_TRUE(whole.ok() && half.ok()) << half.error().message;
+  EXPECT_EQ(whole->replicas(), 2);
+  EXPECT_EQ(half->replicas(), 1);
+  ModelOptions two = options;
+  two.group.replicas = 2;
+  const auto shorter = choose_sizing(two, spec, machine_of_nodes({3 * kMiB, 3 * kMiB}));
+  ASSERT_TRUE(shorter.ok()) << shorter.error().message;
+  EXPECT_LT(shorter->max_model_len, half->max_model_len);
+}
+
+TEST(Sizing, FlagsThatNameDevicesOrADivisionSayWhatIsTaken) {
+  const ModelSpec spec = spec_of_1k_context();
+  const Machine machine = machine_of_nodes({kGiB, kGiB});
+  for (const ModelOptions& options :
+       {ModelOptions{.group = {.replicas = 1}}, ModelOptions{.compute = {.threads = 4}},
+        ModelOptions{.compute = {.cpus = "0-3"}}, ModelOptions{.group = {.devices = "1"}}}) {
+    const auto sizing = choose_sizing(options, spec, machine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_EQ(sizing->devices.size(), 1U);
+    EXPECT_EQ(sizing->cpus.front().where.cpus, (std::vector{0, 1, 2, 3}));
+  }
+  EXPECT_EQ(choose_sizing({.group = {.pipeline = 2}}, spec, machine)->replicas(), 1);
+}
+
 TEST(Sizing, MoreReplicasThanCpusIsAWarning) {
   const auto four = choose_sizing({.group = {.replicas = 4}}, spec_of_1k_context(), kMachine);
   ASSERT_TRUE(four.ok()) << four.error().message;
