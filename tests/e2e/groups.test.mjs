@@ -166,6 +166,13 @@ describe('devices', () => {
     assert.match(stdout, /device 1 +A+M+E+K+\.*\n +layers 9-15, embeddings: /);
   });
 
+  it('of all replicas are described, those that are alike together', () => {
+    const { stdout } = inspect('--data-parallel-size', '2', '--stages', '9,7', '--kv-cache-memory', '8MiB');
+    assert.match(stdout, /devices 0, 2 +A+M+E+K+\.*\n +layers 0-8, embeddings: /);
+    assert.match(stdout, /devices 1, 3 +A+M+E+K+\.*\n +layers 9-15, embeddings: /);
+    assert.match(inspect('--data-parallel-size', '2', '--kv-cache-memory', '8MiB').stdout, /devices 0, 1 +A+M+E+K+\.*\n/);
+  });
+
   it('may need padding, which inspect says of known models', () => {
     const { stdout } = spawnSync(program, ['inspect', '--like', 'gpt-oss-20b', '--pages', '--json'], { encoding: 'utf8' });
     const [down, gateUp] = JSON.parse(stdout).tensors;
