@@ -325,7 +325,7 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   if (room < least_kv) {
     return too_little_memory(options, spec, sizing, fixed, {device_bytes, least_kv, by});
   }
-  // Memory that nobody has bounded is also there for others.
+  // Without a bound, half of the room is left to other programs.
   const auto budget =
       kv_budget(options, *asked, room, kv_bytes(spec, form, full_blocks, page_bytes),
                 by == BoundBy::kFree ? room / 2 : room);
