@@ -350,6 +350,25 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   return {};
 }
 
+namespace {
+
+// Returns how to give KV the missing bytes, so that it holds so many blocks.
+std::string remedy_for_kv(const ModelOptions& options, const ModelSpec& spec, const Sizing& sizing,
+                          std::int64_t blocks, std::int64_t missing) {
+  const std::string& devices = options.group.devices;
+  const auto device = parse_bytes(options.device_memory);
+  if (options.kv_cache_memory == "auto" && device.ok()) {
+    return "--device-memory " + size_flag(*device + missing);
+  }
+  if (options.kv_cache_memory == "auto" && devices != "auto" &&
+      devices.find_first_not_of("0123456789") != devices.npos) {
+    return fmt::format("memory = \"{}\" in {}", size_flag(sizing.device_bytes + missing), devices);
+  }
+  return "--kv-cache-memory " + size_flag(blocks * block_bytes_on_a_device(spec, sizing.form));
+}
+
+}  // namespace
+
 std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
                               const Sizing& sizing, std::int64_t blocks) {
   const PageBudget& budget = sizing.budget;
@@ -380,16 +399,11 @@ Status fit_length(const ModelOptions& options, const ModelSpec& spec, std::int64
     const std::int64_t page_bytes = sizing.budget.page_bytes;
     const std::int64_t missing =
         (form_pages(spec, enough, page_bytes) - form_pages(spec, most, page_bytes)) * page_bytes;
-    const auto device = parse_bytes(options.device_memory);
     return make_error(ErrorCode::kExhausted,
                       "{} for KV hold {} tokens, fewer than --max-model-len {}: lower it, use "
                       "--max-model-len auto, or give {}",
                       format_bytes(most_blocks * kv_block_bytes(spec, kv)), tokens,
-                      sizing.max_model_len,
-                      device.ok() && options.kv_cache_memory == "auto"
-                          ? "--device-memory " + size_flag(*device + missing)
-                          : "--kv-cache-memory " +
-                                size_flag(needed * block_bytes_on_a_device(spec, sizing.form)));
+                      sizing.max_model_len, remedy_for_kv(options, spec, sizing, needed, missing));
   }
   sizing.max_model_len = static_cast<int>(tokens);
   sizing.warnings.push_back(fmt::format(
