@@ -180,11 +180,11 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.option_defaults()->group("Devices");
   app.add_option("--data-parallel-size", options.group.replicas,
                  "Replicas of the model, each with weights, KV cache and devices of its own. "
-                 "Memory flags are for each device, batch flags for each replica. auto is 1, or if "
-                 "no flag divides the machine, one on each NUMA node that the model fits")
+                 "Memory flags are for each device, batch flags for each replica. By default 1; if "
+                 "no flag names devices, CPUs, memory or a division, one on each of several NUMA "
+                 "nodes, or fewer that are divided among nodes if the model does not fit one")
       ->type_name("N")
-      ->check(whole_number(1, 1024))
-      ->default_str("auto");
+      ->check(whole_number(1, 1024));
   add_group_options(app, options.group);
   add_compute_options(app, options.compute);
 }

@@ -429,7 +429,7 @@ Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wis
                                       std::pair(&setting.load.output_tokens, wish.output_tokens)}) {
     *number = known > 0 ? known : *number;
   }
-  const Status reset = forget_choice(setting.model, before.replica.sizing.devices.size());
+  const Status reset = forget_choice(setting.model, before.replica.sizing);
   return reset.ok()
              ? open_further_model(std::move(setting), options, claimed_bytes - memory_of(before))
              : Result<OpenModel>(reset.error());

@@ -232,6 +232,7 @@ class Fleet : private TokenSink {
   bool migrates(ReplicaId replica) const;
   void advance_migrations(TimeNs now_ns);
   Migrations migrations() const;
+  std::shared_ptr<const Migrations> changed_migrations();
   void tell_migrations(TimeNs now_ns);
   void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;

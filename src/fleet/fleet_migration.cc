@@ -30,6 +30,7 @@ void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
   OutputBatch batch{.at_ns = now_ns, .replica = from};
   batch.outputs.emplace_back(
       MigrationAnswered{want.wish_id, migrate(from, want.to, want.requests, now_ns)});
+  batch.migrations = changed_migrations();
   batch.observation = at(from).observe();
   sink_.emit(std::move(batch));
 }
@@ -187,17 +188,23 @@ Migrations Fleet::migrations() const {
   return listed;
 }
 
-// Tells which requests move, if that has changed.
-void Fleet::tell_migrations(TimeNs now_ns) {
+// Returns which requests move, to be told; null if that has not changed.
+std::shared_ptr<const Migrations> Fleet::changed_migrations() {
   Migrations now = migrations();
   if (now == moves_.told) {
-    return;
+    return nullptr;
   }
   moves_.told = now;
-  OutputBatch batch{.at_ns = now_ns};
-  batch.observation = at(ReplicaId{0}).observe();
-  batch.migrations = std::make_shared<const Migrations>(std::move(now));
-  sink_.emit(std::move(batch));
+  return std::make_shared<const Migrations>(std::move(now));
+}
+
+void Fleet::tell_migrations(TimeNs now_ns) {
+  if (auto changed = changed_migrations()) {
+    OutputBatch batch{.at_ns = now_ns};
+    batch.observation = at(ReplicaId{0}).observe();
+    batch.migrations = std::move(changed);
+    sink_.emit(std::move(batch));
+  }
 }
 
 // Does what a migration asks for, and forgets it once it has ended.

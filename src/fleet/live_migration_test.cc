@@ -112,6 +112,10 @@ class AnswerSink : public TokenSink {
   void emit(OutputBatch batch) override {
     migrations = batch.migrations != nullptr ? *batch.migrations : migrations;
     for (const Output& output : batch.outputs) {
+      migrations_at_answer =
+          std::holds_alternative<MigrationAnswered>(output) ? migrations : migrations_at_answer;
+    }
+    for (const Output& output : batch.outputs) {
       std::visit(Overloaded{[&](const Accepted& what) { seen[what.request].accepted = true; },
                             [&](const NewToken& what) {
                               EXPECT_FALSE(seen[what.request].finished.has_value());
@@ -127,6 +131,7 @@ class AnswerSink : public TokenSink {
   }
   std::map<RequestId, Seen> seen;
   Migrations migrations;
+  Migrations migrations_at_answer;  // what was known when an operator was answered
 };
 
 // A fleet whose executors work when the test says so.
@@ -350,6 +355,7 @@ TEST(LiveMigration, OperatorsAreToldWhichRequestsMove) {
   }
   scene.send(WantMigration{1, ReplicaId{1}, 6}, ReplicaId{0});
   EXPECT_EQ(scene.sink.migrations, (Migrations{{ReplicaId{0}, ReplicaId{1}, 4, 2}}));
+  EXPECT_EQ(scene.sink.migrations_at_answer, scene.sink.migrations);
   scene.work_to_the_end();
   EXPECT_GT(scene.adopted_with_kv(), 0);
   EXPECT_EQ(scene.sink.migrations, Migrations());

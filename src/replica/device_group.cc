@@ -299,7 +299,7 @@ std::vector<GroupOptions> divisions_to_try(const GroupOptions& options,
                     options.pipeline == 0 && options.stages.empty() && compute.cpus.empty() &&
                     compute.threads == 0;
   const auto count = static_cast<int>(nodes.size());
-  if (!open || machine.cores < count) {
+  if (!open || count < 2 || machine.cores < count) {
     return {options};
   }
   std::vector<GroupOptions> divisions;
@@ -308,8 +308,11 @@ std::vector<GroupOptions> divisions_to_try(const GroupOptions& options,
       divisions.push_back(options);
       divisions.back().devices = std::to_string(count);
       divisions.back().replicas = count / devices;
+      divisions.back().on_nodes = true;
     }
   }
+  divisions.push_back(options);
+  divisions.back().devices = "1";
   return divisions;
 }
 
@@ -318,8 +321,9 @@ std::vector<std::int64_t> memory_of_devices(const DeviceGroup& group, const Mach
   std::vector<std::int64_t> memory;
   for (const GroupDevice& device : group.devices) {
     const std::vector<int>& nodes = device.cpus.where.nodes;
-    const auto on_node =
-        nodes.size() == 1 ? free_bytes_of_node(machine, nodes.front()) : std::nullopt;
+    const auto on_node = group.on_nodes && nodes.size() == 1
+                             ? free_bytes_of_node(machine, nodes.front())
+                             : std::nullopt;
     const auto there =
         std::count_if(group.devices.begin(), group.devices.end(),
                       [&](const GroupDevice& other) { return other.cpus.where.nodes == nodes; });
@@ -377,7 +381,8 @@ Result<DeviceGroup> choose_group(const GroupOptions& asked, const ComputeOptions
   }
   DeviceGroup group{.devices = *std::move(devices),
                     .division = even_division(spec.layers, degrees.tensor, degrees.stages),
-                    .shards = shards};
+                    .shards = shards,
+                    .on_nodes = options.on_nodes};
   group.division.stage_layers = stages.empty() ? group.division.stage_layers : stages;
   if (group.devices.empty()) {
     const Status added =

@@ -22,6 +22,7 @@ struct GroupOptions {
   int pipeline = 0;              // stages of consecutive layers
   int most_tensor = 0;           // shards of each component: the largest tensor degree ever
   std::string stages;            // layers of each stage, such as "10,9,7,6"; empty: even
+  bool on_nodes = false;         // each device is a NUMA node, with what is free there
 };
 
 // A device of a group and the CPUs that it computes on.
@@ -36,6 +37,7 @@ struct DeviceGroup {
   std::vector<GroupDevice> devices;
   Division division;
   int shards = 1;
+  bool on_nodes = false;  // see GroupOptions
   std::vector<std::string> warnings;
 };
 
@@ -43,12 +45,13 @@ struct DeviceGroup {
 Form divide(Form form, const DeviceGroup& group);
 
 // Returns the options to try in turn until the model fits. If `options` name neither devices nor a
-// division, each NUMA node is a device: a replica on each, else fewer of more devices each.
+// division, each NUMA node is a device: a replica on each, else fewer of more devices each, and
+// last one device over all nodes.
 std::vector<GroupOptions> divisions_to_try(const GroupOptions& options,
                                            const ComputeOptions& compute, const Machine& machine);
 
-// Returns the memory of each device: what is asked for, else its part of what is free on its NUMA
-// node, or on the machine if it has CPUs of several nodes.
+// Returns the memory of each device: what is asked for, else an equal part of what is free, or with
+// `on_nodes` its part of what is free on its node.
 std::vector<std::int64_t> memory_of_devices(const DeviceGroup& group, const Machine& machine);
 
 // Chooses the devices and the division: what the options say; where they leave it open, one

@@ -32,6 +32,7 @@ LocalClient::~LocalClient() = default;
 
 Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& asked) {
   ModelOptions options = asked;
+  options.group.replicas = std::max(1, asked.group.replicas);  // one has all CPUs
   if (Status located = locate_model(options); !located.ok()) {
     return located.error();
   }
@@ -114,9 +115,7 @@ InterruptibleClient::InterruptibleClient()
       }) {}
 
 Status InterruptibleClient::open(const ModelOptions& options) {
-  ModelOptions alone = options;  // one answer at a time needs one replica, with all CPUs
-  alone.group.replicas = std::max(1, options.group.replicas);
-  auto opened = LocalClient::open(alone);
+  auto opened = LocalClient::open(options);
   if (!opened.ok()) {
     return opened.error();
   }

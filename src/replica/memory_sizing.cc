@@ -41,7 +41,7 @@ struct Asked {
   std::optional<std::int64_t> device_bytes;
 };
 
-// Returns the sizes that the flags ask for. `each` is what each device can count on.
+// Returns the sizes that the flags ask for. `each` is what is free for each device.
 Result<Asked> asked_memory(const ModelOptions& options, const DeviceGroup& group,
                            std::int64_t each) {
   const auto kv = wanted_bytes("--kv-cache-memory", options.kv_cache_memory);
@@ -150,7 +150,7 @@ std::int64_t step_activation_bytes(const ModelOptions& options, const ModelSpec&
   if (sizing.joins) {
     const int rows = joint_rows(tokens, sizing.replicas(), options.max_num_seqs);
     return activation_bytes(spec, rows, logit_rows, widest_share(form)) +
-           mailbox(std::ssize(sizing.devices), rows);
+           mailbox(joint_steps(sizing), rows);
   }
   std::int64_t most = 0;
   for (const Holding& holding : form.group) {
@@ -262,19 +262,20 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
       lowest.kv.blocks, kMostBlocks);
 }
 
-// Returns the memory that each device can count on, which is that of the smallest. Warns if a file
-// gives others more.
-std::int64_t memory_of_each(Sizing& sizing, bool given) {
+// Returns the device with the least memory, as much as which each takes. Warns if a file gives
+// others more.
+std::size_t smallest_device(const DeviceGroup& group, Sizing& sizing) {
   const auto [least, most] = std::minmax_element(
       sizing.devices.begin(), sizing.devices.end(),
       [](const DeviceSpec& a, const DeviceSpec& b) { return a.memory_bytes < b.memory_bytes; });
-  if (given && least->memory_bytes < most->memory_bytes) {
+  if (least->memory_bytes < most->memory_bytes &&
+      std::any_of(group.devices.begin(), group.devices.end(), is_bounded)) {
     sizing.warnings.push_back(fmt::format(
         "device {} has {} and device {} has {}: every device takes as much as the smallest",
         least->id.value, format_bytes(least->memory_bytes), most->id.value,
         format_bytes(most->memory_bytes)));
   }
-  return least->memory_bytes;
+  return static_cast<std::size_t>(least - sizing.devices.begin());
 }
 
 // Returns the error for KV memory that holds no block.
@@ -294,16 +295,19 @@ Error too_little_kv(const ModelSpec& spec, const Sizing& sizing, std::int64_t bu
 
 Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
                    const DeviceGroup& group, Sizing& sizing) {
-  const bool given = std::any_of(group.devices.begin(), group.devices.end(), is_bounded);
-  const std::int64_t each = memory_of_each(sizing, given);
-  const auto asked = asked_memory(options, group, each);
+  const std::size_t smallest = smallest_device(group, sizing);
+  const auto asked =
+      asked_memory(options, group, machine.free_memory_bytes / std::ssize(sizing.devices));
   if (!asked.ok()) {
     return asked.error();
   }
   Form& form = sizing.form;
   KvForm& kv = form.kv;
-  const std::int64_t device_bytes = asked->device_bytes.value_or(each);
-  const BoundBy by = asked->device_bytes ? BoundBy::kFlag : given ? BoundBy::kFile : BoundBy::kFree;
+  const std::int64_t device_bytes =
+      asked->device_bytes.value_or(sizing.devices[smallest].memory_bytes);
+  const BoundBy by = asked->device_bytes                   ? BoundBy::kFlag
+                     : is_bounded(group.devices[smallest]) ? BoundBy::kFile
+                                                           : BoundBy::kFree;
   const std::int64_t block_bytes = block_bytes_on_a_device(spec, form);
   const std::int64_t full_blocks =
       std::min(kMostBlocks, options.max_num_seqs *

@@ -51,11 +51,15 @@ StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec, con
   const StepPrecision& precision = options.sizing.step_precision;
   StepCost cost = cost_of(options.cost, spec, form);
   cost = token_us(cost, precision) > 0 ? cost : nominal_step_cost(spec);
+  // Caches hold a part of the most KV that a step reads.
+  const double most = static_cast<double>(form.kv.blocks * form.kv.block_tokens) /
+                      static_cast<double>(stages_of(form).size());
+  const double far = std::max(0.0, 1 - cost.near_kv_tokens / std::max(1.0, most));
   const StepCost& whole = options.cost.on(stages_of(form).front().devices.size());
   return {.per_token = token_us(cost, precision),
           .per_position = cost.context_token_us,
           .per_sequence = cost.sequence_us + cost.logits_at(precision.embeddings).row_us,
-          .per_kv_token = cost.kv_token_us + cost.far_kv_token_us,
+          .per_kv_token = cost.kv_token_us + far * cost.far_kv_token_us,
           .least_tokens = by == "lookahead" ? efficient_tokens(whole, precision) : 0};
 }
 
@@ -171,7 +175,7 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
                       .rows = joint_rows(model.max_num_batched_tokens, options.sizing.replicas(),
                                          model.max_num_seqs),
                       .hidden = spec.hidden,
-                      .steps_in_flight = devices,
+                      .steps_in_flight = joint_steps(options.sizing),
                       .spins = cpus_suffice(devices_on(options.sizing.cpus))});
   return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
 }

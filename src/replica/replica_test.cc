@@ -144,6 +144,12 @@ TEST_F(ReplicasTest, MicrobatchesAreDividedByThePredictedTime) {
   for (const int context : {16, 100, 1500}) {
     EXPECT_NEAR(balance.of(context - 1, 1), us(401, context) - us(400, context), 0.01) << context;
   }
+  const KvForm& kv = options.sizing.form.kv;
+  cost.far_kv_token_us = 4;
+  cost.near_kv_tokens = static_cast<double>(kv.blocks * kv.block_tokens) / 8;  // of half, a quarter
+  options.cost = group_cost(cost, spec, kPrecisions, kAssumedSums);
+  EXPECT_NEAR(engine_config(options, spec).scheduler.balance.per_kv_token,
+              balance.per_kv_token + 0.75 * 4 / 2, 0.01);
   ModelSpec ungated = spec;
   ungated.mlp.gated = false;
   options.cost = {};  // not known: a nominal cost's proportions

@@ -166,13 +166,21 @@ Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights&
 }
 
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
-                             const Machine& machine) {
+                             const Machine& machine, const std::function<Status(Sizing&)>& check) {
+  // Memory of each device is asked for as of one.
+  const auto divisions = options.device_memory == "auto"
+                             ? divisions_to_try(options.group, options.compute, machine)
+                             : std::vector{options.group};
   std::optional<Sizing> longest;
   std::optional<Error> refused;
   ModelOptions tried = options;
-  for (const GroupOptions& division : divisions_to_try(options.group, options.compute, machine)) {
+  for (const GroupOptions& division : divisions) {
     tried.group = division;
     auto sizing = size_division(tried, spec, machine);
+    if (sizing.ok() && check) {
+      const Status checked = check(*sizing);
+      sizing = checked.ok() ? std::move(sizing) : checked.error();
+    }
     if (sizing.ok() && (!longest || sizing->max_model_len > longest->max_model_len)) {
       longest = *std::move(sizing);
     } else if (!sizing.ok() && (!refused || sizing.error().code == ErrorCode::kExhausted)) {

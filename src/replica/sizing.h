@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,11 @@ struct Sizing {
   int replicas() const { return static_cast<int>(devices.size() / form.group.size()); }
 };
 
+// Returns the most steps that joined replicas have in flight: one for each stage.
+inline int joint_steps(const Sizing& sizing) {
+  return sizing.replicas() * static_cast<int>(stages_of(sizing.form).size());
+}
+
 // Returns the most rows of a step of joined replicas: prompts are limited to the tokens that one
 // replica's steps may take, while each replica has its decodes.
 inline int joint_rows(int step_tokens, int replicas, int max_num_seqs) {
@@ -44,10 +50,12 @@ inline int joint_rows(int step_tokens, int replicas, int max_num_seqs) {
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored);
 
 // Chooses the form and its memory from the options and what this machine has free. Where the
-// options name no devices, takes the first of divisions_to_try() that holds sequences of full
-// length; if none does, the first of those that hold the longest.
+// options name neither devices nor their memory, takes the first of divisions_to_try() that holds
+// sequences of the model's full length; if none does, the first of those that hold the longest.
+// `check` may refuse what a division allows, or shorten its sequences.
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
-                             const Machine& machine);
+                             const Machine& machine,
+                             const std::function<Status(Sizing&)>& check = {});
 
 // Returns the KV blocks of the widest group that the replicas can form by shards, or `blocks`,
 // which one replica may have, if that is more.

@@ -108,17 +108,15 @@ TEST(Sizing, ANodeThatIsTooSmallForAReplicaHoldsAPartOfIt) {
       refused = sizing.error().message;
       break;
     }
-    EXPECT_EQ(sizing->devices.size(), 4U);
     EXPECT_EQ(sizing->max_model_len, 1024);
-    const std::string form =
-        fmt::format("{} of {} stages, TP {}", sizing->replicas(), stages_of(sizing->form).size(),
-                    stages_of(sizing->form).front().devices.size());
+    const std::string form = fmt::format("{} of {}, {} stages", sizing->replicas(),
+                                         sizing->form.group.size(), stages_of(sizing->form).size());
     if (forms.empty() || forms.back() != form) {
       forms.push_back(form);
     }
   }
-  EXPECT_EQ(forms, (std::vector<std::string>{"4 of 1 stages, TP 1", "2 of 1 stages, TP 2",
-                                             "1 of 4 stages, TP 1"}));
+  EXPECT_EQ(forms, (std::vector<std::string>{"4 of 1, 1 stages", "2 of 2, 1 stages",
+                                             "1 of 4, 4 stages", "1 of 1, 1 stages"}));
   const std::string free = ": free ";
   const std::size_t at = refused.find(free);
   ASSERT_NE(at, std::string::npos) << refused;
@@ -147,12 +145,35 @@ TEST(Sizing, ALongerContextIsWorthFewerReplicas) {
   EXPECT_LT(shorter->max_model_len, half->max_model_len);
 }
 
+TEST(Sizing, NodesThatAreUnevenHoldWhatTheyHoldTogether) {
+  const ModelSpec spec = spec_of_1k_context();
+  const ModelOptions options{.max_model_len = "1024", .max_num_batched_tokens = 64};
+  const auto sizing = choose_sizing(options, spec, machine_of_nodes({16 * kMiB, kMiB}));
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->devices.size(), 1U);
+  EXPECT_EQ(sizing->devices.front().memory_bytes, 17 * kMiB);
+  EXPECT_EQ(sizing->cpus.front().where.nodes, (std::vector{0, 1}));
+}
+
+// What is checked after a division may need another one.
+TEST(Sizing, ADivisionThatIsRefusedLaterIsFollowedByTheNext) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto sizing = choose_sizing({}, spec, machine_of_nodes({kGiB, kGiB}), [](Sizing& tried) {
+    return tried.replicas() == 2 ? Status(make_error(ErrorCode::kExhausted, "too little"))
+                                 : Status();
+  });
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->replicas(), 1);
+  EXPECT_EQ(sizing->devices.size(), 2U);
+}
+
 TEST(Sizing, FlagsThatNameDevicesOrADivisionSayWhatIsTaken) {
   const ModelSpec spec = spec_of_1k_context();
   const Machine machine = machine_of_nodes({kGiB, kGiB});
   for (const ModelOptions& options :
        {ModelOptions{.group = {.replicas = 1}}, ModelOptions{.compute = {.threads = 4}},
-        ModelOptions{.compute = {.cpus = "0-3"}}, ModelOptions{.group = {.devices = "1"}}}) {
+        ModelOptions{.compute = {.cpus = "0-3"}}, ModelOptions{.device_memory = "1536MiB"},
+        ModelOptions{.group = {.devices = "1"}}}) {
     const auto sizing = choose_sizing(options, spec, machine);
     ASSERT_TRUE(sizing.ok()) << sizing.error().message;
     EXPECT_EQ(sizing->devices.size(), 1U);
@@ -197,8 +218,10 @@ std::int64_t allocated_bytes(const ModelOptions& options, const ModelSpec& spec,
   const auto devices = static_cast<int>(sizing.devices.size());
   const int rows =
       joint_rows(options.max_num_batched_tokens, sizing.replicas(), options.max_num_seqs);
-  const auto fabric = Fabric::create(
-      {.devices = devices, .rows = rows, .hidden = spec.hidden, .steps_in_flight = devices});
+  const auto fabric = Fabric::create({.devices = devices,
+                                      .rows = rows,
+                                      .hidden = spec.hidden,
+                                      .steps_in_flight = joint_steps(sizing)});
   const auto scratch = Scratch::create(spec, rows, kLogitRows, widest_share(sizing.form));
   return sizing.budget.pages * sizing.budget.page_bytes + (*fabric)->bytes() / devices +
          scratch->bytes();

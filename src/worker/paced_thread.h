@@ -45,7 +45,8 @@ class PacedThread {
   // Must be called around each step, on the thread that runs steps.
   void step_begins();
   void step_ends();
-  // Tells that the step waits for another device, or goes on. Tasks do not rest while it waits.
+  // Tells that the step waits for another device, or goes on. While it waits, tasks do not rest,
+  // and what they do costs no rest later.
   void step_waits(bool waits) { step_waits_ = waits; }
 
   // A task calls it between pieces of a millisecond or less, and ends if it returns false.

@@ -195,14 +195,15 @@ void Rank::follow(StepRoute route, std::vector<int> group) {
 }
 
 // Waits until another device has handed over the rows for a stop: a bubble of the pipeline, in
-// which background work has the device for itself. Devices that share a layer wait too briefly for
-// that.
+// which background work has the device for itself, unless others compute on its CPUs meanwhile.
+// Devices that share a layer wait too briefly for that.
 void Rank::await_rows(int stop, int peer) {
-  if (background_ != nullptr) {
+  const bool tells = background_ != nullptr && place_.fabric->has_own_cpus();
+  if (tells) {
     background_->step_waits(true);
   }
   place_.fabric->progress().wait(place_.on_fabric, peer, exchange_->handed_over(stop - 1));
-  if (background_ != nullptr) {
+  if (tells) {
     background_->step_waits(false);
   }
 }

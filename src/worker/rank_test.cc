@@ -45,8 +45,8 @@ TEST(Rank, BackgroundWorkDoesNotRestWhileAStageWaitsForRows) {
       even_division(spec.layers, 1, 2), std::vector{DeviceId{0}, DeviceId{1}});
   const WorkerOptions options{
       .form = form, .devices = {{}, {}}, .max_step_tokens = 16, .max_positions = 64};
-  const std::unique_ptr<Fabric> fabric =
-      *Fabric::create({.devices = 2, .rows = 16, .hidden = spec.hidden, .steps_in_flight = 2});
+  const std::unique_ptr<Fabric> fabric = *Fabric::create(
+      {.devices = 2, .rows = 16, .hidden = spec.hidden, .steps_in_flight = 2, .spins = true});
   std::vector<std::unique_ptr<Rank>> stages;
   for (int device = 0; device < 2; ++device) {
     stages.push_back(*Rank::create(options, checkpoint, {}, {}, {device, fabric.get(), device}));
