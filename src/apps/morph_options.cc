@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <sstream>
@@ -261,10 +262,21 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
   if (!floor.ok()) {
     return floor.error();
   }
+  model.may_morph = may_morph;
   if (may_morph) {
     model.ladder = *lower;
   }
-  const auto sizing = choose_sizing(model, spec, machine);
+  // The longest sequence must fit the lowest form that the policy reaches.
+  const auto check = [&](Sizing& sizing) -> Status {
+    const auto config = morph_config(options, spec, sizing, *lower);
+    if (!config.ok() || config->mode == MorphMode::kOff) {
+      return config.ok() ? Status() : config.error();
+    }
+    const Form lowest = form_path(config->bounds).back();
+    return fit_length(model, spec, widest_kv_blocks(model, spec, sizing, lowest.kv.blocks), sizing);
+  };
+  const auto sizing =
+      choose_sizing(model, spec, machine, may_morph ? check : std::function<Status(Sizing&)>());
   if (!sizing.ok()) {
     return sizing.error();
   }
@@ -278,15 +290,6 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
     return config.error();
   }
   replica.morph = *std::move(config);
-  // The longest sequence must fit the lowest form that the policy reaches.
-  const MorphConfig& morph = *replica.morph;
-  if (morph.mode != MorphMode::kOff) {
-    const Form lowest = form_path(morph.bounds).back();
-    const std::int64_t most = widest_kv_blocks(model, spec, replica.sizing, lowest.kv.blocks);
-    if (const Status fits = fit_length(model, spec, most, replica.sizing); !fits.ok()) {
-      return fits.error();
-    }
-  }
   return replica;
 }
 

@@ -92,7 +92,7 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
       .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
                              const Form& form) { return pages_by_device(spec, form, page_bytes); },
       .ttft_target_ns = std::llround(setting.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
-      .replicas = setting.model.group.replicas,
+      .replicas = sizing.replicas(),
       .router = std::string(to_string(replica.router)),
       .card = card_of(setting, files, sizing.form)};
 }
@@ -112,20 +112,17 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
   }
 }
 
-// Learns what steps cost, if that is more than a nominal cost tells. Several devices share a step,
-// which a fingerprint on one of them does not tell: their steps are learned while they run.
+// Learns what steps cost, if that is more than a nominal cost tells, from a fingerprint on the
+// first device. Devices that share steps take what it says of their parts.
 void learn_costs(const ModelSetting& setting, const ModelFiles& files,
                  const std::function<void()>& before_step, ReplicaOptions& replica) {
-  if (replica.sizing.form.group.size() == 1) {
-    FingerprintOptions wanted = fingerprint_options(replica);
-    wanted.before_step = before_step;
-    const StepCost alone = known_step_cost({.model = setting.model.model,
-                                            .directory = setting.morph.variant_cache,
-                                            .version = kVersion},
-                                           *files.checkpoint, wanted);
-    if (alone.is_known()) {
-      replica.cost = group_cost(alone, files.checkpoint->spec(), wanted.layers, kAssumedSums);
-    }
+  FingerprintOptions wanted = fingerprint_options(replica);
+  wanted.before_step = before_step;
+  const StepCost alone = known_step_cost(
+      {.model = setting.model.model, .directory = setting.morph.variant_cache, .version = kVersion},
+      *files.checkpoint, wanted);
+  if (alone.is_known()) {
+    replica.cost = group_cost(alone, files.checkpoint->spec(), wanted.layers, kAssumedSums);
   }
 }
 
@@ -250,7 +247,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
     return replica.error();
   }
   set_policies(setting.fleet, *replica);
-  const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
+  const int most = replica->sizing.replicas() * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
   auto opened = std::make_unique<ModelFiles>(*std::move(files));
@@ -432,7 +429,7 @@ Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wis
                                       std::pair(&setting.load.output_tokens, wish.output_tokens)}) {
     *number = known > 0 ? known : *number;
   }
-  const Status reset = forget_choice(setting.model, before.replica.sizing.devices.size());
+  const Status reset = forget_choice(setting.model, before.replica.sizing);
   return reset.ok()
              ? open_further_model(std::move(setting), options, claimed_bytes - memory_of(before))
              : Result<OpenModel>(reset.error());

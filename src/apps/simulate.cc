@@ -254,13 +254,13 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
   const Form& form = replica.sizing.form;
   SimulationConfig config{
       .engine = engine_config(replica, model.spec),
-      .replicas = replica.model.group.replicas,
+      .replicas = replica.sizing.replicas(),
       .dispatch = {replica.router, replica.migrate},
       .step_cost = replica.cost.on(stages_of(form).front().devices.size()),
       .seed = command.load.load.workload.seed,
       .max_concurrency = command.load.load.max_concurrency,
       .max_outstanding =
-          command.model.max_num_seqs * replica.model.group.replicas + command.max_queued,
+          command.model.max_num_seqs * replica.sizing.replicas() + command.max_queued,
       .keep_token_times = true};
   config.block_copy_us = static_cast<double>(kv_block_bytes(model.spec, form.kv)) /
                          model.morph_cost.fetch_bytes_per_us;

@@ -10,12 +10,25 @@ constexpr double kUsPerS = 1e6;
 
 }  // namespace
 
-void StepSpeed::step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns) {
-  correction_.step_done(precision.layers, predict_us(cost_, work, precision),
-                        static_cast<double>(took_ns) / kNsPerUs);
+void StepSpeed::step_done(const StepWork& work, const StepPrecision& precision,
+                          const StepTimes& took) {
+  const double path_us = predict_us(path_, work, precision);
+  const double stage_us = predict_us(cost_, work, precision);
+  const auto start_us = static_cast<double>(took.since_start_ns) / kNsPerUs;
+  const auto last_us = static_cast<double>(took.since_last_ns) / kNsPerUs;
+  if (start_us * stage_us < last_us * path_us) {
+    correction_.step_done(precision.layers, path_us, start_us);
+  } else {
+    correction_.step_done(precision.layers, stage_us, last_us);
+  }
 }
 
 double StepSpeed::step_s(const StepPrecision& precision, const Batch& batch) const {
+  return corrected_s(cost_, precision, batch);
+}
+
+double StepSpeed::corrected_s(const StepCost& cost, const StepPrecision& precision,
+                              const Batch& batch) const {
   const PromptWork& prompt = batch.prompt;
   // Returns the positions that layers see of so many, in the mean over layers.
   const auto seen = [&](double positions, double rows) {
@@ -36,7 +49,7 @@ double StepSpeed::step_s(const StepPrecision& precision, const Batch& batch) con
       .logit_rows = batch.decoding + prompt.prompts,
       .context_tokens = context_tokens + prompt.tokens * seen(attended, 1),
       .kv_tokens = context_tokens + chunks * seen(attended + (chunk - 1) / 2, chunk)};
-  return predict_us(cost_, work, precision) * correction_.factor(precision.layers) / kUsPerS;
+  return predict_us(cost, work, precision) * correction_.factor(precision.layers) / kUsPerS;
 }
 
 double StepSpeed::prefill_s(const StepPrecision& precision, const Batch& batch) const {
@@ -46,7 +59,15 @@ double StepSpeed::prefill_s(const StepPrecision& precision, const Batch& batch) 
   const auto of = [&](double tokens) {
     return step_s(precision, {batch.decoding, batch.context_tokens, batch.prompt.part(tokens)});
   };
-  return (full_steps > 0 ? full_steps * of(room) : 0) + (rest > 0 ? of(rest) : 0);
+  // A pipeline divides a prompt that is alone among its stages, which the last part then passes.
+  const auto passing = [&](double tokens) {
+    const Batch alone{.prompt = batch.prompt.part(tokens)};
+    const double all = corrected_s(path_, precision, alone);
+    const double stage = corrected_s(cost_, precision, alone);
+    return stage > 0 ? (all - stage) * stage / all : 0;
+  };
+  return (full_steps > 0 ? full_steps * of(room) : 0) + (rest > 0 ? of(rest) : 0) +
+         (batch.prompt.tokens > 0 ? passing(rest > 0 ? rest : room) : 0);
 }
 
 double StepSpeed::copy_bytes_per_s() const {

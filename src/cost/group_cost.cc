@@ -184,6 +184,20 @@ StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form)
   return slowest;
 }
 
+StepCost path_cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form) {
+  const std::vector<Stretch> stretches = stretches_of(spec, form);
+  StepCost all = cost.on(stretches.front().copies.front().size());
+  if (stretches.size() == 1 || !all.is_known()) {
+    return cost_of(cost, spec, form);
+  }
+  const double hops = static_cast<double>(stretches.size()) - 1;
+  all.fixed_us += hops * cost.rows.us;
+  if (cost.rows.bytes_per_us > 0) {
+    all.token_us += hops * spec.hidden * cost.activation_bytes / cost.rows.bytes_per_us;
+  }
+  return all;
+}
+
 std::vector<std::int64_t> kv_bytes_received(const ModelSpec& spec, const Form& before,
                                             const HoldShards& hold, std::span<const Copy> homes,
                                             std::span<const std::int64_t> live) {

@@ -59,6 +59,9 @@ std::vector<Stretch> stretches_of(const ModelSpec& spec, const Form& form);
 // of stages on the slowest one, because as many steps are in flight.
 StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form);
 
+// Returns what steps cost on their way through all devices of a form, stage after stage.
+StepCost path_cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form);
+
 // Returns the KV bytes that each device receives when `hold`, a step of attention, is committed:
 // `live` are the blocks of each home that have KV, `homes` the devices of each.
 std::vector<std::int64_t> kv_bytes_received(const ModelSpec& spec, const Form& before,

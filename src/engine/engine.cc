@@ -45,7 +45,8 @@ Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
       scheduler_(config.scheduler),
       executor_(executor),
       sink_(sink),
-      times_(config.step_cost, config.step_precision, config.scheduler.max_num_batched_tokens) {
+      times_({config.step_cost, config.scheduler.max_num_batched_tokens, config.path_cost},
+             config.step_precision) {
   check(max_in_flight_ > 0, "an engine needs a step in flight to get anywhere");
   if (config.morph) {
     steering_ = std::make_unique<FormSteering>(*config.morph, config.scheduler, executor,
@@ -292,14 +293,14 @@ void Engine::on(WantForm& want) {
 void Engine::on(StepDone& done) {
   check(!started_.empty(), "only a step in flight can end");
   const StartedStep step = started_.front();
-  const TimeNs took_ns = now_ns_ - std::max(step.at_ns, last_done_ns_);
+  const StepTimes took{now_ns_ - step.at_ns, now_ns_ - last_done_ns_};
   started_.pop_front();
   last_done_ns_ = now_ns_;
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
-  times_.step_done(step.work, step.precision, took_ns);
+  times_.step_done(step.work, step.precision, took);
   if (steering_) {
-    steering_->step_done(took_ns);
+    steering_->step_done(std::min(took.since_start_ns, took.since_last_ns));
   }
   for (RequestFailure& failed : outcome.failed) {
     finish(failed.request, {.reason = FinishReason::kFailed, .failure = std::move(failed.why)});

@@ -36,6 +36,7 @@ struct EngineConfig {
   TimeNs default_first_token_ns = 10 * kNsPerS;
   std::optional<MorphConfig> morph;  // without it, the form never changes
   StepCost step_cost;            // what steps of this model cost on this machine; all 0: not known
+  StepCost path_cost;            // in a pipeline, through all stages; all 0: there is one stage
   StepPrecision step_precision;  // the form's precisions, if it never changes
   ReplicaId replica;             // written into every batch of outputs
 };

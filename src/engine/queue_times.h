@@ -14,15 +14,15 @@ namespace protean {
 // the cost of steps is not known, predicts 0. O(1). Pure.
 class QueueTimes {
  public:
-  QueueTimes(const StepCost& cost, const StepPrecision& precision, int most_step_tokens)
-      : speed_(cost, most_step_tokens), precision_(precision) {}
+  QueueTimes(const StepSpeed& speed, const StepPrecision& precision)
+      : speed_(speed), precision_(precision) {}
 
   // Sets the precisions of steps planned from now on.
   void set_precision(const StepPrecision& precision) { precision_ = precision; }
   const StepPrecision& precision() const { return precision_; }
 
-  void step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns) {
-    speed_.step_done(work, precision, took_ns);
+  void step_done(const StepWork& work, const StepPrecision& precision, const StepTimes& took) {
+    speed_.step_done(work, precision, took);
   }
   void answer_done(int prompt_tokens, int answer_tokens) {
     lengths_.done(prompt_tokens, answer_tokens);

@@ -83,6 +83,7 @@ void Fleet::handle(Event event) {
   watch(now_ns);
   regroup(now_ns);
   tell_replicas_wanted(now_ns);
+  tell_migrations(now_ns);
   now_ns_ = now_ns;
 }
 

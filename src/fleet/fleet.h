@@ -143,6 +143,13 @@ class Fleet : private TokenSink {
     ReplicaId from;
     ReplicaId to;
   };
+  // Requests that move between replicas with their KV.
+  struct Moves {
+    std::map<CopyId, Migration> running;
+    std::deque<ToMigrate> queued;  // not begun yet
+    std::uint64_t last_copy = 0;
+    Migrations told;
+  };
 
   static std::size_t index_of(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Engine& at(ReplicaId replica) const { return *stations_.at(index_of(replica)).engine; }
@@ -234,6 +241,9 @@ class Fleet : private TokenSink {
   std::optional<RequestId> to_give(std::size_t giver, std::size_t taker) const;
   bool migrates(ReplicaId replica) const;
   void advance_migrations(TimeNs now_ns);
+  Migrations migrations() const;
+  std::shared_ptr<const Migrations> changed_migrations();
+  void tell_migrations(TimeNs now_ns);
   void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;
 
@@ -250,8 +260,7 @@ class Fleet : private TokenSink {
   Candidates candidates_;                           // a member, so that its memory is reused
   std::size_t turn_ = 0;
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
-  std::map<CopyId, Migration> migrations_;
-  std::deque<ToMigrate> to_migrate_;  // not begun yet
+  Moves moves_;
   // Groups that policies other than `--drop paper` and `released` formed, by first replica and
   // number of replicas.
   std::map<std::pair<ReplicaId, std::size_t>, Formed> formed_;
@@ -259,7 +268,6 @@ class Fleet : private TokenSink {
   Weighing weighing_;
   Shortage shortage_;
   TimeNs now_ns_ = 0;  // of the latest event
-  std::uint64_t last_copy_ = 0;
 };
 
 }  // namespace protean

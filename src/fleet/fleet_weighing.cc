@@ -225,7 +225,7 @@ std::optional<Way> Fleet::as_group(const Unit& unit, GroupBy by, const Load& loa
   const EngineConfig engine = config.wide_engine(*wide);
   Way way = unit.view.way;
   if (engine.step_cost.is_known()) {
-    way.speed = way.speed.at_cost(engine.step_cost);
+    way.speed = way.speed.at_cost(engine.step_cost, engine.path_cost);
   }
   way.serving.most_sequences = engine.scheduler.max_num_seqs;
   way.serving.steps_in_flight = engine.scheduler.steps_in_flight;

@@ -71,7 +71,7 @@ struct ReplicasTest : testing::Test {
     write_hf_checkpoint(directory.path(), spec, {});
   }
 
-  ReplicaOptions options_for(const GroupOptions& group) {
+  ReplicaOptions options_for(const GroupOptions& group, bool may_morph = false) {
     const Machine machine{.topology = {.cpus = {{.cpu = 0}, {.cpu = 1}, {.cpu = 2}, {.cpu = 3}}},
                           .cores = 4,
                           .free_memory_bytes = 256 * kMiB};
@@ -81,6 +81,7 @@ struct ReplicasTest : testing::Test {
                      .max_model_len = "2048",
                      .kv_cache_dtype = kv_cache_dtype,
                      .kv_cache_memory = kv_cache_memory,
+                     .may_morph = may_morph,
                      .group = group,
                      .max_num_seqs = 16,
                      .max_num_batched_tokens = 256};
@@ -94,7 +95,7 @@ struct ReplicasTest : testing::Test {
 
   // The same for replicas that can become groups. Their KV leaves no page free.
   ReplicaOptions groupable(int replicas) {
-    ReplicaOptions options = options_for({.replicas = replicas, .most_tensor = most_tensor});
+    ReplicaOptions options = options_for({.replicas = replicas, .most_tensor = most_tensor}, true);
     const Sizing& sizing = options.sizing;
     MorphConfig morph{.mode = MorphMode::kOff};
     morph.start = sizing.form;

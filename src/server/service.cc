@@ -195,6 +195,9 @@ void Service::deliver(const OutputBatch& batch) {
     metrics_.groups(*batch.groups);
     feed_.serving(fleet_.serving());
   }
+  if (batch.migrations != nullptr) {
+    fleet_.migrations(*batch.migrations);
+  }
   if (batch.replicas_wanted) {
     fleet_.replicas_wanted(*batch.replicas_wanted);
     metrics_.replicas_wanted(*batch.replicas_wanted);
