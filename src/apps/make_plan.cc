@@ -113,7 +113,7 @@ Result<std::map<KvPrecision, StepCost>> costs_here(const PlanOptions& options,
                                     .kv = {.precision = kv, .block_tokens = kBlockTokens},
                                     .cpus = device.cpus,
                                     .max_model_len = std::min(model.spec.max_context, 4096),
-                                    .before_step = options.before_step};
+                                    .harvest = options.harvest};
     const StepCost cost = known_step_cost(
         {.model = model.path, .directory = options.variant_cache, .version = kVersion},
         *model.checkpoint, wanted);

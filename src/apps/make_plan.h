@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "cost/configuration_cost.h"
 #include "host/machine.h"
 #include "model/checkpoint.h"
+#include "replica/harvest.h"
 
 namespace protean {
 
@@ -31,7 +31,7 @@ struct PlanOptions {
   std::string weights = "auto";
   std::string variant_cache;
   bool as_it_is = false;  // only what this checkpoint can be loaded as: no pruning, rounding only
-  std::function<void()> before_step = {};  // see FingerprintOptions
+  Harvest harvest = {};   // of a fingerprint, while models serve
 };
 
 // The model of a plan: its sizes, and if it is not a known model's sizes alone, its files.

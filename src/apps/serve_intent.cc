@@ -62,7 +62,7 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
                            .load = within(scene.load, spec.max_context),
                            .variant_cache = scene.variant_cache,
                            .as_it_is = true,
-                           .before_step = scene.before_step},
+                           .harvest = scene.harvest},
                           {.name = files.name,
                            .identity = identity->hex(),
                            .spec = spec,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "base/result.h"
 #include "cost/configuration_cost.h"
 #include "host/machine.h"
+#include "replica/harvest.h"
 #include "replica/model_files.h"
 #include "replica/model_options.h"
 #include "server/residence.h"
@@ -23,8 +23,8 @@ struct IntentScene {
   std::string variant_cache;
   PlannedLoad load;
   const Machine& machine;
-  std::vector<double> device_loads;   // of the server's devices; empty: they are idle
-  std::function<void()> before_step;  // see FingerprintOptions
+  std::vector<double> device_loads;  // of the server's devices; empty: they are idle
+  Harvest harvest;                   // of a fingerprint
 };
 
 // Plans how to serve a model for an intent: chooses the configuration that `protean plan` would

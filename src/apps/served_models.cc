@@ -112,23 +112,6 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
   }
 }
 
-// Learns what steps cost, if that is more than a nominal cost tells. Several devices share a step,
-// which a fingerprint on one of them does not tell: their steps are learned while they run.
-void learn_costs(const ModelSetting& setting, const ModelFiles& files,
-                 const std::function<void()>& before_step, ReplicaOptions& replica) {
-  if (replica.sizing.form.group.size() == 1) {
-    FingerprintOptions wanted = fingerprint_options(replica);
-    wanted.before_step = before_step;
-    const StepCost alone = known_step_cost({.model = setting.model.model,
-                                            .directory = setting.morph.variant_cache,
-                                            .version = kVersion},
-                                           *files.checkpoint, wanted);
-    if (alone.is_known()) {
-      replica.cost = group_cost(alone, files.checkpoint->spec(), wanted.layers, kAssumedSums);
-    }
-  }
-}
-
 // Adds the flags that a model's table may have.
 void add_table_flags(CLI::App& app, ModelSetting& setting) {
   app.set_help_flag();
@@ -231,7 +214,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
                                      .load = setting.load,
                                      .machine = machine,
                                      .device_loads = options.device_loads,
-                                     .before_step = options.before_step},
+                                     .harvest = options.harvest},
                                     *files, setting.model);
     if (!chosen.ok()) {
       return chosen.error();
@@ -487,11 +470,28 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
   return models;
 }
 
+void learn_costs(OpenModel& model, const Harvest& harvest) {
+  ReplicaOptions& replica = model.replica;
+  if (replica.sizing.form.group.size() > 1) {
+    return;
+  }
+  const Checkpoint& checkpoint = *model.files->checkpoint;
+  FingerprintOptions wanted = fingerprint_options(replica);
+  wanted.harvest = harvest;
+  const StepCost alone = known_step_cost({.model = model.setting.model.model,
+                                          .directory = model.setting.morph.variant_cache,
+                                          .version = kVersion},
+                                         checkpoint, wanted);
+  if (alone.is_known()) {
+    replica.cost = group_cost(alone, checkpoint.spec(), wanted.layers, kAssumedSums);
+  }
+}
+
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
-                                                 const std::function<void()>& before_step) {
-  learn_costs(model.setting, *model.files, before_step, model.replica);
+                                                 const Harvest& harvest) {
   const TimeNs began_ns = steady_now_ns();
-  auto replicas = Replicas::start(model.replica, *model.files->checkpoint, *model.inbox, sink);
+  auto replicas =
+      Replicas::start(model.replica, {*model.files->checkpoint, harvest}, *model.inbox, sink);
   model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
   return replicas;
 }

@@ -13,6 +13,7 @@
 #include "apps/plan_report.h"
 #include "base/result.h"
 #include "cost/configuration_cost.h"
+#include "replica/harvest.h"
 #include "replica/model_files.h"
 #include "replica/replica.h"
 #include "server/server.h"
@@ -67,8 +68,8 @@ struct OpenModel {
 struct OpenOptions {
   bool may_morph = false;  // forms may change even if no policy changes them
   bool may_move = false;   // models with an intent compute on the CPUs of their devices alone
-  std::function<void()> before_step = {};  // pauses a fingerprint, see FingerprintOptions
-  std::vector<double> device_loads = {};   // of the devices for intents; empty: they are idle
+  Harvest harvest = {};    // of fingerprints, while other models serve
+  std::vector<double> device_loads = {};  // of the devices for intents; empty: they are idle
   std::shared_ptr<const PlanReport> chosen = nullptr;  // the plan of a move; null: an intent plans
 };
 
@@ -98,10 +99,15 @@ std::int64_t memory_of(const OpenModel& model);
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);
 
-// Loads a model: learns what its steps cost and starts its replicas, which pack missing variants in
-// the background if a policy may use them. `model` and `sink` outlive the replicas.
+// Learns what a model's steps cost, if that is more than a nominal cost tells. Several devices
+// share a step, which a fingerprint on one of them does not tell: their steps are learned while
+// they run.
+void learn_costs(OpenModel& model, const Harvest& harvest = {});
+
+// Loads a model and starts its replicas, which pack missing variants in the background if a policy
+// may use them. `model`, `sink` and what `harvest.quiet` refers to outlive the replicas.
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
-                                                 const std::function<void()>& before_step = {});
+                                                 const Harvest& harvest);
 
 // Returns the error of several models that failed. `count` is the number of all models.
 Error error_of_models(const std::vector<Error>& errors, std::size_t count);

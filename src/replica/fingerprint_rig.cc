@@ -30,6 +30,12 @@ std::int64_t left_out(const ModelSpec& model, const ModelSpec& spec, Precision p
   return std::max<std::int64_t>(0, std::min(whole, last_level_cache_bytes()) - spec.layers * layer);
 }
 
+Status await_turn(const FingerprintRigOptions& options) {
+  return !options.await_turn || options.await_turn()
+             ? Status()
+             : make_error(ErrorCode::kUnavailable, "the fingerprint was stopped");
+}
+
 }  // namespace
 
 // Fills the memory of a rig.
@@ -104,8 +110,10 @@ class FingerprintRig::Loader {
       memory_.regions.push_back(*std::move(region));
       data = memory_.regions.back().data();
     }
-    const Status filled =
-        load_repeated(checkpoint_, options_.spec, {layer, component, precision}, team_, data);
+    const Status turn = await_turn(options_);
+    const Status filled = turn.ok() ? load_repeated(checkpoint_, options_.spec,
+                                                    {layer, component, precision}, team_, data)
+                                    : turn;
     return filled.ok() ? Result<std::byte*>(data) : filled.error();
   }
 
@@ -174,6 +182,9 @@ Result<std::unique_ptr<FingerprintRig>> FingerprintRig::create(
                                  std::min(kLogitRows, options.max_step_tokens));
   if (!scratch.ok()) {
     return scratch.error();
+  }
+  if (const Status turn = await_turn(options); !turn.ok()) {
+    return turn.error();
   }
   return std::unique_ptr<FingerprintRig>(
       new FingerprintRig(options, *std::move(memory), *std::move(scratch)));

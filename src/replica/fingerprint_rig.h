@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,6 +33,7 @@ struct FingerprintRigOptions {
   CpuShare cpus;
   int max_step_tokens = 1;
   int max_positions = 1;
+  std::function<bool()> await_turn = {};  // see Harvest; asked before each component is loaded
 };
 
 // The first few layers of a model between its embedding matrix and its LM head, at several

@@ -47,7 +47,7 @@ Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& asked
   }
   std::unique_ptr<LocalClient> client(new LocalClient(*std::move(files), *std::move(sizing)));
   auto replicas = Replicas::start({.model = options, .sizing = client->sizing_},
-                                  *client->files_.checkpoint, client->inbox_, *client->outputs_);
+                                  {*client->files_.checkpoint}, client->inbox_, *client->outputs_);
   if (!replicas.ok()) {
     return replicas.error();
   }

@@ -166,11 +166,22 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
   return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
 }
 
+// Returns what is called after each layer that is loaded.
+LoadProgress progress_of(const WeightSource& source) {
+  return [bar = progress_bar("loading"), turn = source.harvest.await_turn](std::int64_t done,
+                                                                           std::int64_t total) {
+    bar(done, total);
+    if (turn) {
+      (void)turn();  // what is begun is loaded, in haste if the server ends
+    }
+  };
+}
+
 // Loads the model for one replica, whose events go through the gate. Each replica has as many
 // devices of the sizing as its form.
 Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
                                                  const std::shared_ptr<Fabric>& fabric,
-                                                 const Checkpoint& checkpoint,
+                                                 const WeightSource& weights,
                                                  const std::shared_ptr<EventGate>& gate) {
   const Sizing& sizing = options.sizing;
   WorkerOptions worker{.form = sizing.form,
@@ -200,7 +211,7 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
     gate->push({steady_now_ns(), std::move(what), replica});
   };
   worker.devices_failed = [tell](std::string why) { tell(DevicesFailed{std::move(why)}); };
-  return CpuWorker::create(worker, checkpoint, progress_bar("loading"),
+  return CpuWorker::create(worker, weights.checkpoint, progress_of(weights),
                            [tell](StepResult result) { tell(StepDone{std::move(result)}); },
                            {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
                             .done = [tell](MorphDone done) { tell(done); }});
@@ -287,32 +298,37 @@ namespace {
 // Returns the work of packing variants, which is null if no policy has layers swapped. Must be
 // called before the weights are loaded, which then does not put them into the cache on the way.
 BackgroundTask pack_in_background(const ReplicaOptions& options,
+                                  const decltype(Harvest::quiet)& quiet,
                                   const std::shared_ptr<EventGate>& gate) {
   if (!options.morph || options.morph->mode == MorphMode::kOff) {
     return nullptr;
   }
   const FormBounds& bounds = options.morph->bounds;
-  return prepare_variants(
-      {options.variants, order_of(bounds), bounds.ladder}, [gate](Packing packing) {
-        VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
-        gate->push({steady_now_ns(), std::move(packed), {}});
-      });
+  VariantsOfPolicy wanted{options.variants, order_of(bounds), bounds.ladder};
+  if (quiet) {
+    wanted.busy = [quiet] { return !quiet(); };
+  }
+  return prepare_variants(std::move(wanted), [gate](Packing packing) {
+    VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
+    gate->push({steady_now_ns(), std::move(packed), {}});
+  });
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
-                                                  const Checkpoint& checkpoint, Inbox& inbox,
+                                                  const WeightSource& weights, Inbox& inbox,
                                                   TokenSink& sink) {
-  const auto fabric = create_fabric(options, checkpoint.spec());
+  const ModelSpec& spec = weights.checkpoint.spec();
+  const auto fabric = create_fabric(options, spec);
   if (!fabric.ok()) {
     return fabric.error();
   }
   const auto gate = std::make_shared<EventGate>(inbox);
-  BackgroundTask packing = pack_in_background(options, gate);
+  BackgroundTask packing = pack_in_background(options, weights.harvest.quiet, gate);
   auto workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
-    auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, gate);
+    auto worker = create_worker(options, ReplicaId{replica}, *fabric, weights, gate);
     if (!worker.ok()) {
       return worker.error();
     }
@@ -321,8 +337,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   if (packing) {
     workers->in_background(std::move(packing));
   }
-  return std::unique_ptr<Replicas>(
-      new Replicas(options, checkpoint.spec(), std::move(workers), inbox, sink));
+  return std::unique_ptr<Replicas>(new Replicas(options, spec, std::move(workers), inbox, sink));
 }
 
 namespace {

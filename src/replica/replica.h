@@ -22,6 +22,7 @@
 #include "ports/kv_exchange.h"
 #include "ports/token_sink.h"
 #include "replica/fingerprint.h"
+#include "replica/harvest.h"
 #include "replica/model_options.h"
 #include "replica/sizing.h"
 #include "worker/cpu_worker.h"
@@ -45,6 +46,13 @@ struct ReplicaOptions {
   int holds_at_once = 8;                  // see GroupConfig::steps_at_once
   TimeNs scaler_after_ns = 10 * kNsPerS;  // see GroupConfig
   TimeNs device_timeout_ns = 0;           // see Member
+};
+
+// Where weights are loaded from, and how loading and packing leave requests alone. A turn is
+// awaited after each layer.
+struct WeightSource {
+  const Checkpoint& checkpoint;
+  Harvest harvest = {};
 };
 
 // Returns true if the replicas may be joined and split again: there are several, on pages, of a
@@ -127,7 +135,7 @@ class Replicas {
   // Loads the replicas one after the other. If a policy may lower layers, variants that the cache
   // lacks are packed in the background from then on.
   static Result<std::unique_ptr<Replicas>> start(const ReplicaOptions& options,
-                                                 const Checkpoint& checkpoint, Inbox& inbox,
+                                                 const WeightSource& weights, Inbox& inbox,
                                                  TokenSink& sink);
   ~Replicas();
 
