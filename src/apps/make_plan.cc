@@ -243,7 +243,8 @@ void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanR
 
 Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
                              const Machine& machine) {
-  PlanReport report{.model = model.name, .space = options.space};
+  PlanReport report{
+      .model = model.name, .space = options.space, .most_device_bytes = options.most_device_bytes};
   auto devices = read_planned_devices(options.devices, options.cpus, model.spec, machine);
   if (!devices.ok()) {
     return devices.error();
@@ -254,7 +255,10 @@ Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& mod
     report.devices.devices[device].load = options.loads[device];
   }
   for (const PlannedDevice& device : report.devices.devices) {
-    report.states.push_back({.free_bytes = device.free_bytes, .load = device.load});
+    report.states.push_back(
+        {.free_bytes =
+             std::min(device.free_bytes, options.most_device_bytes.value_or(device.free_bytes)),
+         .load = device.load});
   }
   auto wish = wish_of(options, model.spec, report.devices);
   if (!wish.ok()) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,7 @@ struct PlanOptions {
   std::string devices = "1";
   std::string cpus = {};           // that a number of devices divides; empty: all
   std::vector<double> loads = {};  // of each device; empty: as --devices says
+  std::optional<std::int64_t> most_device_bytes = {};  // that the model may take of each device
   std::string space = "protean";
   std::string intent = "min-cost";
   std::string formula = "memory-time";

@@ -141,6 +141,9 @@ MovableModel Placements::movable(const Placed& placed, const ModelSample& sample
                      .busy = placed.load.busy(),
                      .busy_error = placed.load.busy_error(),
                      .change_s = placed.load_s};
+  if (report != nullptr && report->most_device_bytes) {
+    model.most_device_bytes = *report->most_device_bytes;
+  }
   if (report == nullptr || report->devices.devices.size() != count || now_ns < placed.stays_ns) {
     return model;
   }

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <boost/json/serialize.hpp>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "apps/make_plan.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "host/topology.h"
 #include "model/variant_file.h"
 
@@ -55,9 +57,18 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
     return make_error(ErrorCode::kInvalidArgument,
                       "--intent {} with --devices {}: give the number of devices", intent, devices);
   }
+  std::optional<std::int64_t> device_bytes;
+  if (options.device_memory != "auto") {
+    const auto bytes = parse_bytes(options.device_memory);
+    if (!bytes.ok()) {
+      return make_error(bytes.error().code, "--device-memory: {}", bytes.error().message);
+    }
+    device_bytes = *bytes;
+  }
   auto report = make_plan({.devices = devices,
                            .cpus = options.compute.cpus,
                            .loads = scene.device_loads,
+                           .most_device_bytes = device_bytes,
                            .intent = intent,
                            .load = within(scene.load, spec.max_context),
                            .variant_cache = scene.variant_cache,
@@ -69,10 +80,24 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
                            .path = options.model,
                            .checkpoint = files.checkpoint},
                           scene.machine);
+  if (!report.ok() && report.error().code == ErrorCode::kExhausted && device_bytes) {
+    return make_error(ErrorCode::kExhausted, "{}, or raise --device-memory {}",
+                      report.error().message, options.device_memory);
+  }
   if (!report.ok()) {
     return report.error();
   }
   return std::make_shared<const PlanReport>(*std::move(report));
+}
+
+std::shared_ptr<const PlanReport> next_choice(const PlanReport& report) {
+  auto next = next_deployment(report.wish, report.deployment, report.states);
+  if (!next) {
+    return nullptr;
+  }
+  PlanReport changed = report;
+  changed.deployment = *std::move(next);
+  return std::make_shared<const PlanReport>(std::move(changed));
 }
 
 IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& options) {

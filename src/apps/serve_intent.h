@@ -34,6 +34,10 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
                                                             const ModelFiles& files,
                                                             const ModelOptions& options);
 
+// Returns the plan with the next configuration that fits, for a model that cannot be sized in the
+// chosen one; null if there is none.
+std::shared_ptr<const PlanReport> next_choice(const PlanReport& report);
+
 // Sets in `options` what a plan chose: the precisions of weights and KV, and the division among
 // devices. If the model is to be `bound`, it computes on the CPUs of its devices alone. Logs it.
 IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& options);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "apps/command_line.h"
@@ -189,6 +190,55 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                         machine);
 }
 
+struct SizedModel {
+  ModelSetting setting;  // with what its intent chose
+  IntentPlan plan;
+  std::shared_ptr<const PlanReport> report;  // of this plan; null without an intent
+  ReplicaOptions replica;
+};
+
+// Plans for the intent of a setting, and sizes the model. A configuration that fits by its estimate
+// but has no room for longer steps or more KV gives way to the next one.
+Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& options,
+                              const ModelFiles& files, const Machine& machine, int parts) {
+  SizedModel sized{.setting = asked, .plan = {}, .report = options.chosen, .replica = {}};
+  if (sized.report == nullptr && !asked.intent.empty()) {
+    auto chosen = choose_for_intent({.intent = asked.intent,
+                                     .variant_cache = asked.morph.variant_cache,
+                                     .load = asked.load,
+                                     .machine = machine,
+                                     .device_loads = options.device_loads,
+                                     .harvest = options.harvest},
+                                    files, asked.model);
+    if (!chosen.ok()) {
+      return chosen.error();
+    }
+    sized.report = *std::move(chosen);
+  }
+  std::optional<Error> first;
+  while (true) {
+    sized.setting = asked;
+    if (sized.report != nullptr) {
+      sized.plan = apply_plan(*sized.report, options.may_move, sized.setting.model);
+    }
+    auto replica = choose_share(sized.setting, options.may_morph, files, machine, parts);
+    if (replica.ok()) {
+      sized.replica = *std::move(replica);
+      return sized;
+    }
+    first = first.value_or(replica.error());
+    const bool planned = sized.report != nullptr && options.chosen == nullptr;
+    if (replica.error().code != ErrorCode::kExhausted || !planned) {
+      return *first;
+    }
+    sized.report = next_choice(*sized.report);
+    if (sized.report == nullptr) {
+      return *first;
+    }
+    log::info("{}: the next configuration is tried", replica.error().message);
+  }
+}
+
 // The model's files are on disk.
 Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
                              const Machine& machine, int parts) {
@@ -205,34 +255,18 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   if (!files.ok()) {
     return files.error();
   }
-  const ModelSetting asked = setting;
-  IntentPlan plan;
-  std::shared_ptr<const PlanReport> report = options.chosen;
-  if (report == nullptr && !setting.intent.empty()) {
-    auto chosen = choose_for_intent({.intent = setting.intent,
-                                     .variant_cache = setting.morph.variant_cache,
-                                     .load = setting.load,
-                                     .machine = machine,
-                                     .device_loads = options.device_loads,
-                                     .harvest = options.harvest},
-                                    *files, setting.model);
-    if (!chosen.ok()) {
-      return chosen.error();
-    }
-    report = *std::move(chosen);
-  }
-  if (report != nullptr) {
-    plan = apply_plan(*report, options.may_move, setting.model);
-  }
   const auto tool_format = choose_tool_format(setting, *files);
   if (!tool_format.ok()) {
     return tool_format.error();
   }
-  auto replica = choose_share(setting, options.may_morph, *files, machine, parts);
-  if (!replica.ok()) {
-    return replica.error();
+  const ModelSetting asked = std::move(setting);
+  auto sized = size_model(asked, options, *files, machine, parts);
+  if (!sized.ok()) {
+    return sized.error();
   }
-  set_policies(setting.fleet, *replica);
+  setting = std::move(sized->setting);
+  ReplicaOptions& replica = sized->replica;
+  set_policies(setting.fleet, replica);
   const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
@@ -241,7 +275,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
     opened->name = setting.name;
   }
   ServedModel served =
-      served_model(setting, *opened, *replica, *tool_format, static_cast<std::size_t>(*grammars));
+      served_model(setting, *opened, replica, *tool_format, static_cast<std::size_t>(*grammars));
   Inbox& events = *inbox;
   const ServiceLimits limits{
       .max_outstanding = most,
@@ -249,12 +283,12 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   const std::string intent = setting.intent;
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
-                   .plan = plan,
-                   .report = std::move(report),
+                   .plan = sized->plan,
+                   .report = std::move(sized->report),
                    .files = std::move(opened),
-                   .replica = *std::move(replica),
+                   .replica = std::move(replica),
                    .inbox = std::move(inbox),
-                   .hosted = {std::move(served), limits, events, nullptr, intent, plan}};
+                   .hosted = {std::move(served), limits, events, nullptr, intent, sized->plan}};
 }
 
 }  // namespace
