@@ -185,7 +185,7 @@ class Machine {
         models_[move->model].devices = move->placement.devices;
         settled_ns_ = now_ns_ + 3 * kNsPerS;
         for (ModelLoad& load : loads_) {
-          load.clear();
+          load = ModelLoad();
         }
       }
     }
@@ -257,7 +257,7 @@ TEST(ModelLoad, CountsTheWindow) {
   }
   EXPECT_EQ(load.busy(), 1);
   EXPECT_EQ(load.busy_error(), 0);
-  load.clear();
+  load = ModelLoad();
   EXPECT_FALSE(load.is_full());
 }
 

@@ -69,6 +69,7 @@ struct ModelSample {
   int running = 0;  // requests at once
   int prompt_tokens = 0;
   int output_tokens = 0;
+  bool may_move = true;
 };
 
 // What was planned for an intent: the configuration that was chosen, and the estimates of all
@@ -94,9 +95,9 @@ class ModelLoader {
   // Plans how to serve a model for another intent, and opens it to take the place of the one that
   // serves: loaded if both fit in memory, otherwise to be loaded when the former one is removed.
   virtual void replace(std::size_t model, const IntentWish& wish) = 0;
-  // Takes each second a sample of every model that serves, or nothing while a model comes, goes or
-  // changes. Returns the move of one of them that pays; nothing if none does. Called on the io
-  // thread, which it does not hold up.
+  // Takes each second a sample of every model that serves. Returns the move of one that may move
+  // and for which it pays; nothing if there is none. Called on the io thread, which it does not
+  // hold up.
   struct ModelToMove {
     std::size_t model = 0;
     IntentWish wish;

@@ -34,8 +34,10 @@ struct NotingLoader final : ModelLoader {
   }
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override {
     running.clear();
+    may_move.clear();
     for (const ModelSample& sample : samples) {
       running.push_back(sample.running);
+      may_move.push_back(sample.may_move);
     }
     return std::exchange(move, std::nullopt);
   }
@@ -48,6 +50,7 @@ struct NotingLoader final : ModelLoader {
   std::vector<std::string> asked;
   std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
   std::vector<int> running;     // requests of the latest samples
+  std::vector<bool> may_move;   // of the latest samples
   std::optional<ModelToMove> move;
 };
 
@@ -276,9 +279,10 @@ TEST_F(ResidentsTest, AModelMovesByTheLoadsInTheWayOfAnIntent) {
   EXPECT_EQ(shown.at("moves"), 0) << "it has not moved yet";
   EXPECT_EQ(json::serialize(shown.at("change").at("devices")), "[1]");
   EXPECT_EQ(shown.at("change").at("saves_s"), 40.0);
-  // Loads count again when the change has ended.
+  // Loads count during the change too, but nothing else moves.
   residents.look_at_loads();
-  EXPECT_EQ(loader.running, std::vector<int>{});
+  EXPECT_EQ(loader.running, (std::vector{1, 0}));
+  EXPECT_EQ(loader.may_move, (std::vector{false, false}));
   residents.planned(0, {"TP 1 x PP 1, w4, KV int8", estimates});
   Service& former = serving();
   residents.replaced(0, make_host(next_inbox, "min-cost"), true);
@@ -292,6 +296,21 @@ TEST_F(ResidentsTest, AModelMovesByTheLoadsInTheWayOfAnIntent) {
   EXPECT_EQ(loader.take(), Asked{"remove 0"});
   residents.look_at_loads();
   EXPECT_EQ(loader.running, (std::vector{0, 0}));
+  EXPECT_EQ(loader.may_move, (std::vector{true, true}));
+}
+
+TEST_F(ResidentsTest, ModelsThatSleepOrThatAnOperatorSteersMayNotMove) {
+  deploy_other();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.may_move, (std::vector{true, true}));
+  FormStatus steered = serving().model().form;
+  steered.pinned = true;
+  serving().deliver({.form = std::make_shared<FormStatus>(steered)});
+  residents.look_at_loads();
+  EXPECT_EQ(loader.may_move, (std::vector{false, true}));
+  ASSERT_TRUE(residents.put_to_sleep(*residents.models().services()[1]));
+  residents.look_at_loads();
+  EXPECT_EQ(loader.may_move, (std::vector{false, false}));
 }
 
 TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {
