@@ -127,6 +127,17 @@ Result<std::map<KvPrecision, StepCost>> costs_here(const PlanOptions& options,
   return costs;
 }
 
+// Returns the least loaded of the devices with as many threads as the first one.
+const PlannedDevice& device_to_profile_on(const std::vector<PlannedDevice>& devices) {
+  const PlannedDevice* least = &devices.front();
+  for (const PlannedDevice& device : devices) {
+    if (device.cpus.threads == least->cpus.threads && device.load < least->load) {
+      least = &device;
+    }
+  }
+  return *least;
+}
+
 std::string rests_on_here(const Configuration& configuration) {
   std::string text = "a fingerprint on this machine";
   text += configuration.tensor > 1 ? ", sums among devices not measured" : "";
@@ -196,7 +207,7 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
     report.rests_on.assign(configurations.size(), sources_of(report.devices));
     return estimate_on_profiles(report.wish, configurations, report.devices);
   }
-  const auto costs = costs_here(options, model, devices.front(), *precisions);
+  const auto costs = costs_here(options, model, device_to_profile_on(devices), *precisions);
   if (!costs.ok()) {
     return costs.error();
   }
