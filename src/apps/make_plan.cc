@@ -20,11 +20,11 @@ namespace {
 
 constexpr int kBlockTokens = 16;
 
-Result<DeploymentWish> wish_of(const PlanOptions& options, const ModelSpec& spec,
+Result<DeploymentWish> wish_of(const IntentOptions& wanted, const ModelSpec& spec,
                                const PlannedDevices& devices) {
-  const auto intent = parse_intent(options.intent);
-  const auto formula = parse_cost_formula(options.formula);
-  const auto policy = parse_placement_policy(options.placement);
+  const auto intent = parse_intent(wanted.intent);
+  const auto formula = parse_cost_formula(wanted.formula);
+  const auto policy = parse_placement_policy(wanted.placement);
   for (const Error* error :
        {intent.ok() ? nullptr : &intent.error(), formula.ok() ? nullptr : &formula.error(),
         policy.ok() ? nullptr : &policy.error()}) {
@@ -32,26 +32,26 @@ Result<DeploymentWish> wish_of(const PlanOptions& options, const ModelSpec& spec
       return *error;
     }
   }
-  if (options.load.context() > spec.max_context) {
+  if (wanted.load.context() > spec.max_context) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--prompt-tokens {} and --output-tokens {}: the model has a context of {} "
                       "tokens: use fewer",
-                      options.load.prompt_tokens, options.load.output_tokens, spec.max_context);
+                      wanted.load.prompt_tokens, wanted.load.output_tokens, spec.max_context);
   }
   double price = 0;
   double bytes = 0;
   for (const PlannedDevice& device : devices.devices) {
-    price += device.price_per_hour * options.price;
+    price += device.price_per_hour * wanted.price;
     bytes += static_cast<double>(device.memory_bytes);
   }
   const auto count = static_cast<double>(devices.devices.size());
   return DeploymentWish{.spec = spec,
-                        .load = options.load,
+                        .load = wanted.load,
                         .intent = *intent,
                         .pricing = {.formula = *formula,
                                     .device_hour = price / count,
                                     .device_bytes = static_cast<std::int64_t>(bytes / count)},
-                        .placement = {.policy = *policy, .theta = options.theta}};
+                        .placement = {.policy = *policy, .theta = wanted.theta}};
 }
 
 // Returns the precisions of --weights; those that devices can be estimated for if it is "auto".
@@ -271,7 +271,7 @@ Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& mod
              std::min(device.free_bytes, options.most_device_bytes.value_or(device.free_bytes)),
          .load = device.load});
   }
-  auto wish = wish_of(options, model.spec, report.devices);
+  auto wish = wish_of(options.intent, model.spec, report.devices);
   if (!wish.ok()) {
     return wish.error();
   }

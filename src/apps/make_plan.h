@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/intent_options.h"
 #include "apps/plan_report.h"
 #include "base/result.h"
 #include "contract/model_spec.h"
-#include "control/placement.h"
-#include "cost/configuration_cost.h"
 #include "host/machine.h"
 #include "model/checkpoint.h"
 #include "replica/harvest.h"
@@ -25,12 +24,7 @@ struct PlanOptions {
   std::vector<double> loads = {};  // of each device; empty: as --devices says
   std::optional<std::int64_t> most_device_bytes = {};  // that the model may take of each device
   std::string space = "protean";
-  std::string intent = "min-cost";
-  std::string formula = "memory-time";
-  double price = 1;
-  PlannedLoad load;
-  std::string placement = "hybrid";
-  double theta = PlacementOptions().theta;
+  IntentOptions intent = {.intent = "min-cost"};
   std::string weights = "auto";
   std::string variant_cache;
   bool as_it_is = false;  // only what this checkpoint can be loaded as: no pruning, rounding only

@@ -42,7 +42,8 @@ PlannedLoad within(PlannedLoad load, int max_context) {
 Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& scene,
                                                             const ModelFiles& files,
                                                             const ModelOptions& options) {
-  const std::string& intent = scene.intent;
+  IntentOptions wanted = scene.intent;
+  const std::string& intent = wanted.intent;
   if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--intent {} chooses precisions and parallelism: remove {}", intent, flag);
@@ -57,6 +58,7 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
     return make_error(ErrorCode::kInvalidArgument,
                       "--intent {} with --devices {}: give the number of devices", intent, devices);
   }
+  wanted.load = within(wanted.load, spec.max_context);
   std::optional<std::int64_t> device_bytes;
   if (options.device_memory != "auto") {
     const auto bytes = parse_bytes(options.device_memory);
@@ -69,8 +71,7 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
                            .cpus = options.compute.cpus,
                            .loads = scene.device_loads,
                            .most_device_bytes = device_bytes,
-                           .intent = intent,
-                           .load = within(scene.load, spec.max_context),
+                           .intent = wanted,
                            .variant_cache = scene.variant_cache,
                            .as_it_is = true,
                            .harvest = scene.harvest},

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "apps/intent_options.h"
 #include "apps/plan_report.h"
 #include "base/result.h"
-#include "cost/configuration_cost.h"
 #include "host/machine.h"
 #include "replica/harvest.h"
 #include "replica/model_files.h"
@@ -16,12 +16,11 @@
 
 namespace protean {
 
-// An intent, where estimates for it are kept, the requests that they are for, and the machine whose
-// free memory it may use. Requests longer than the model's context are shortened.
+// An intent, where estimates for it are kept, and the machine whose free memory it may use.
+// Requests longer than the model's context are shortened.
 struct IntentScene {
-  std::string intent;
+  IntentOptions intent;
   std::string variant_cache;
-  PlannedLoad load;
   const Machine& machine;
   std::vector<double> device_loads;  // of the server's devices; empty: they are idle
   Harvest harvest;                   // of a fingerprint

@@ -202,10 +202,9 @@ struct SizedModel {
 Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& options,
                               const ModelFiles& files, const Machine& machine, int parts) {
   SizedModel sized{.setting = asked, .plan = {}, .report = options.chosen, .replica = {}};
-  if (sized.report == nullptr && !asked.intent.empty()) {
+  if (sized.report == nullptr && !asked.intent.intent.empty()) {
     auto chosen = choose_for_intent({.intent = asked.intent,
                                      .variant_cache = asked.morph.variant_cache,
-                                     .load = asked.load,
                                      .machine = machine,
                                      .device_loads = options.device_loads,
                                      .harvest = options.harvest},
@@ -280,7 +279,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   const ServiceLimits limits{
       .max_outstanding = most,
       .sleep_idle_ns = setting.sleep_idle_s > 0 ? setting.sleep_idle_s * kNsPerS : kForeverNs};
-  const std::string intent = setting.intent;
+  const std::string intent = setting.intent.intent;
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
                    .plan = sized->plan,
@@ -312,12 +311,7 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
       ->check(whole_number(0, 1 << 20))
       ->capture_default_str()
       ->group("Batching");
-  app.add_option("--intent", setting.intent,
-                 "Choose precisions and parallelism for min-latency, min-cost, min-memory, "
-                 "min-device-hours, latency-slo=500ms or cost-slo=0.02, as protean plan does, on "
-                 "up to --devices devices")
-      ->type_name("INTENT")
-      ->group("Devices");
+  add_intent_options(app, setting.intent);
   add_fleet_options(app, setting.fleet);
   add_morph_options(app, setting.morph);
   app.option_defaults()->group("Answers");
@@ -443,10 +437,11 @@ Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& op
 Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wish,
                                   const OpenOptions& options, std::int64_t claimed_bytes) {
   ModelSetting setting = before.asked;
-  setting.intent = wish.intent;
-  for (const auto& [number, known] : {std::pair(&setting.load.batch, wish.batch),
-                                      std::pair(&setting.load.prompt_tokens, wish.prompt_tokens),
-                                      std::pair(&setting.load.output_tokens, wish.output_tokens)}) {
+  setting.intent.intent = wish.intent;
+  PlannedLoad& load = setting.intent.load;
+  for (const auto& [number, known] :
+       {std::pair(&load.batch, wish.batch), std::pair(&load.prompt_tokens, wish.prompt_tokens),
+        std::pair(&load.output_tokens, wish.output_tokens)}) {
     *number = known > 0 ? known : *number;
   }
   const Status reset = forget_choice(setting.model, before.replica.sizing.devices.size());

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "apps/fleet_options.h"
+#include "apps/intent_options.h"
 #include "apps/morph_options.h"
 #include "apps/plan_report.h"
 #include "base/result.h"
-#include "cost/configuration_cost.h"
 #include "replica/harvest.h"
 #include "replica/model_files.h"
 #include "replica/replica.h"
@@ -26,8 +26,7 @@ struct ModelSetting {
   ModelOptions model;
   MorphOptions morph;
   FleetOptions fleet;
-  std::string intent;  // empty: the other options say how to serve
-  PlannedLoad load;    // that the intent's estimates are for
+  IntentOptions intent;  // without one the other options say how to serve
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int sleep_idle_s = 0;  // 0: the model never sleeps
