@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "host/machine.h"
 #include "model/checkpoint.h"
 #include "replica/harvest.h"
+#include "server/residence.h"
 
 namespace protean {
 
@@ -45,5 +47,11 @@ struct PlannedModel {
 // steps were never timed on a device of this machine, which takes seconds.
 Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
                              const Machine& machine);
+
+// Makes the fingerprints that plans of a model rest on, whether or not they are kept, and keeps
+// them. Tells how far it is after each timed run.
+Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,
+                         const Machine& machine,
+                         const std::function<void(const ProfileProgress&)>& told);
 
 }  // namespace protean

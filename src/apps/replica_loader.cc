@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "apps/serve_intent.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "host/machine.h"
@@ -133,6 +134,10 @@ void ReplicaLoader::load(std::size_t model) {
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
   give([this, model, wish] { replace_now(model, wish); });
+}
+
+void ReplicaLoader::profile(std::size_t model) {
+  give([this, model] { profile_now(model); });
 }
 
 void ReplicaLoader::remove(std::size_t model) {
@@ -270,6 +275,28 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
             seconds_since(began_ns), resident.model->plan.configuration);
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});
   add(std::move(resident));
+}
+
+void ReplicaLoader::profile_now(std::size_t model) {
+  const std::shared_ptr<OpenModel> of = residents_[model].model;
+  if (of == nullptr) {
+    return;
+  }
+  Status done;
+  jobs_.run_aside(
+      [&] {
+        const Machine machine = this_machine();
+        done = profile_for_intents(
+            {.intent = {},
+             .variant_cache = of->setting.morph.variant_cache,
+             .machine = machine,
+             .device_loads = placements_.device_loads(),
+             .harvest = harvest()},
+            *of->files, of->asked.model,
+            [&](const ProfileProgress& progress) { server_.profiling(model, progress); });
+      },
+      true);
+  server_.profiled(model, done);
 }
 
 void ReplicaLoader::add(Resident resident) {

@@ -43,6 +43,7 @@ class ReplicaLoader final : public ModelLoader {
   void load(std::size_t model) override;
   Status deploy(const std::string& name, const boost::json::object& fields) override;
   void replace(std::size_t model, const IntentWish& wish) override;
+  void profile(std::size_t model) override;
   void remove(std::size_t model) override;
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override;
 
@@ -64,6 +65,7 @@ class ReplicaLoader final : public ModelLoader {
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting);
   void replace_now(std::size_t model, const IntentWish& wish);
+  void profile_now(std::size_t model);
   void remove_now(std::size_t model);
   Resident open(OpenModel model);
   void add(Resident resident);

@@ -39,56 +39,81 @@ PlannedLoad within(PlannedLoad load, int max_context) {
   return load;
 }
 
-Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& scene,
-                                                            const ModelFiles& files,
-                                                            const ModelOptions& options) {
-  IntentOptions wanted = scene.intent;
-  const std::string& intent = wanted.intent;
-  if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--intent {} chooses precisions and parallelism: remove {}", intent, flag);
-  }
+namespace {
+
+// What is planned, and the options of its plan but for the intent.
+struct Planning {
+  PlannedModel model;
+  PlanOptions options;
+};
+
+Result<Planning> planning_of(const IntentScene& scene, const ModelFiles& files,
+                             const ModelOptions& options) {
   const ModelSpec& spec = files.checkpoint->spec();
   const auto identity = identify_model(options.model, spec);
   if (!identity.ok()) {
     return identity.error();
   }
-  const std::string devices = options.group.devices == "auto" ? "1" : options.group.devices;
-  if (devices.find_first_not_of("0123456789") != devices.npos) {
+  return Planning{
+      .model = {.name = files.name,
+                .identity = identity->hex(),
+                .spec = spec,
+                .path = options.model,
+                .checkpoint = files.checkpoint},
+      .options = {.devices = options.group.devices == "auto" ? "1" : options.group.devices,
+                  .cpus = options.compute.cpus,
+                  .loads = scene.device_loads,
+                  .variant_cache = scene.variant_cache,
+                  .as_it_is = true,
+                  .harvest = scene.harvest}};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& scene,
+                                                            const ModelFiles& files,
+                                                            const ModelOptions& options) {
+  const std::string& intent = scene.intent.intent;
+  if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--intent {} with --devices {}: give the number of devices", intent, devices);
+                      "--intent {} chooses precisions and parallelism: remove {}", intent, flag);
   }
-  wanted.load = within(wanted.load, spec.max_context);
-  std::optional<std::int64_t> device_bytes;
+  auto planning = planning_of(scene, files, options);
+  if (!planning.ok()) {
+    return planning.error();
+  }
+  PlanOptions& wanted = planning->options;
+  if (wanted.devices.find_first_not_of("0123456789") != std::string::npos) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--intent {} with --devices {}: give the number of devices", intent,
+                      wanted.devices);
+  }
+  wanted.intent = scene.intent;
+  wanted.intent.load = within(scene.intent.load, planning->model.spec.max_context);
   if (options.device_memory != "auto") {
     const auto bytes = parse_bytes(options.device_memory);
     if (!bytes.ok()) {
       return make_error(bytes.error().code, "--device-memory: {}", bytes.error().message);
     }
-    device_bytes = *bytes;
+    wanted.most_device_bytes = *bytes;
   }
-  auto report = make_plan({.devices = devices,
-                           .cpus = options.compute.cpus,
-                           .loads = scene.device_loads,
-                           .most_device_bytes = device_bytes,
-                           .intent = wanted,
-                           .variant_cache = scene.variant_cache,
-                           .as_it_is = true,
-                           .harvest = scene.harvest},
-                          {.name = files.name,
-                           .identity = identity->hex(),
-                           .spec = spec,
-                           .path = options.model,
-                           .checkpoint = files.checkpoint},
-                          scene.machine);
-  if (!report.ok() && report.error().code == ErrorCode::kExhausted && device_bytes) {
+  auto report = make_plan(wanted, planning->model, scene.machine);
+  if (report.ok()) {
+    return std::make_shared<const PlanReport>(*std::move(report));
+  }
+  if (report.error().code == ErrorCode::kExhausted && wanted.most_device_bytes) {
     return make_error(ErrorCode::kExhausted, "{}, or raise --device-memory {}",
                       report.error().message, options.device_memory);
   }
-  if (!report.ok()) {
-    return report.error();
-  }
-  return std::make_shared<const PlanReport>(*std::move(report));
+  return report.error();
+}
+
+Status profile_for_intents(const IntentScene& scene, const ModelFiles& files,
+                           const ModelOptions& options,
+                           const std::function<void(const ProfileProgress&)>& told) {
+  const auto planning = planning_of(scene, files, options);
+  return planning.ok() ? profile_for_plans(planning->options, planning->model, scene.machine, told)
+                       : Status(planning.error());
 }
 
 std::shared_ptr<const PlanReport> next_choice(const PlanReport& report) {

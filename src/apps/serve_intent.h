@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,11 @@ struct IntentScene {
 Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& scene,
                                                             const ModelFiles& files,
                                                             const ModelOptions& options);
+
+// Times the steps that such plans of a model rest on. See profile_for_plans().
+Status profile_for_intents(const IntentScene& scene, const ModelFiles& files,
+                           const ModelOptions& options,
+                           const std::function<void(const ProfileProgress&)>& told);
 
 // Returns the plan with the next configuration that fits, for a model that cannot be sized in the
 // chosen one; null if there is none.

@@ -269,6 +269,13 @@ class Measurement {
     if (!found.disturbed && options_.keep_us) {
       options_.keep_us(probe.name, found.value);
     }
+    if (options_.told) {
+      const auto timed = std::count_if(probes_.begin(), probes_.end(),
+                                       [](const Probe& one) { return one.runs() > 0; });
+      options_.told({.steps = static_cast<int>(timed),
+                     .of_steps = static_cast<int>(probes_.size()),
+                     .discarded = disturbed_});
+    }
   }
 
   // Returns by how much a step takes longer if no step ran for long before it.

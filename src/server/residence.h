@@ -79,6 +79,15 @@ struct IntentPlan {
   std::shared_ptr<const std::string> estimates;
 };
 
+// How far the profiling of a model is.
+struct ProfileProgress {
+  int fingerprint = 0;   // that is being made, from 1 on
+  int fingerprints = 0;  // that are made
+  int steps = 0;         // of this fingerprint that were timed
+  int of_steps = 0;
+  int discarded = 0;  // times of this fingerprint during which requests came
+};
+
 // Loads the engines of a server's models and unloads them, one after the other, on a thread of its
 // own. A model is named by its place among all models that the server ever had. The functions
 // return at once; the server is told through Server::fell_asleep() and its neighbours when it is
@@ -105,6 +114,9 @@ class ModelLoader {
   virtual std::optional<ModelToMove> choose_move(std::span<const ModelSample> /*samples*/) {
     return std::nullopt;
   }
+  // Times the steps of a model anew, in moments without requests, for estimates of all its
+  // configurations.
+  virtual void profile(std::size_t model) = 0;
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

@@ -41,6 +41,7 @@ struct NotingLoader final : ModelLoader {
     }
     return std::exchange(move, std::nullopt);
   }
+  void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
   void note(const std::string& what, std::size_t model) {
     asked.push_back(what + " " + std::to_string(model));
@@ -311,6 +312,28 @@ TEST_F(ResidentsTest, ModelsThatSleepOrThatAnOperatorSteersMayNotMove) {
   ASSERT_TRUE(residents.put_to_sleep(*residents.models().services()[1]));
   residents.look_at_loads();
   EXPECT_EQ(loader.may_move, (std::vector{false, false}));
+}
+
+TEST_F(ResidentsTest, AModelIsProfiledOneJobAtATime) {
+  EXPECT_TRUE(residents.profile_of(serving()).at("state").is_null());
+  EXPECT_EQ(std::get<json::object>(residents.profile(serving())).at("state"), "waiting");
+  EXPECT_EQ(loader.take(), Asked{"profile 0"});
+  EXPECT_EQ(std::get<ApiError>(residents.profile(serving())).status, 409);
+  residents.profiling(
+      0, {.fingerprint = 1, .fingerprints = 2, .steps = 3, .of_steps = 40, .discarded = 5});
+  json::object shown = residents.profile_of(serving());
+  EXPECT_EQ(shown.at("state"), "profiling");
+  EXPECT_EQ(shown.at("fingerprints"), 2);
+  EXPECT_EQ(shown.at("steps"), 3);
+  EXPECT_EQ(shown.at("discarded"), 5);
+  residents.profiled(0, make_error(ErrorCode::kUnavailable, "the disk is full"));
+  shown = residents.profile_of(serving());
+  EXPECT_EQ(shown.at("state"), "failed");
+  EXPECT_EQ(shown.at("error"), "the disk is full");
+  EXPECT_EQ(std::get<json::object>(residents.profile(serving())).at("steps"), 0);
+  deploy_other();
+  EXPECT_TRUE(std::holds_alternative<std::string>(residents.remove(serving())));
+  residents.profiled(0, {});  // of a model that is gone
 }
 
 TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {

@@ -463,6 +463,15 @@ void Server::not_replaced(std::size_t model, Error error) {
   });
 }
 
+void Server::profiling(std::size_t model, const ProfileProgress& progress) {
+  impl_->tell([model, progress](Residents& residents) { residents.profiling(model, progress); });
+}
+
+void Server::profiled(std::size_t model, Status how) {
+  impl_->tell(
+      [model, how = std::move(how)](Residents& residents) { residents.profiled(model, how); });
+}
+
 std::optional<std::uint64_t> Server::quiet() const {
   return impl_->quiet();
 }

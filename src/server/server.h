@@ -100,6 +100,9 @@ class Server {
   void kept(std::size_t model);
   void replaced(std::size_t model, Replacement by);
   void not_replaced(std::size_t model, Error error);
+  // How far the loader is in profiling a model, and that it has ended.
+  void profiling(std::size_t model, const ProfileProgress& progress);
+  void profiled(std::size_t model, Status how);
   // Refuses new requests with 503 and closes connections that are receiving a body. Lets running
   // answers finish for drain_timeout_ms, then ends them with an error. A second call ends them at
   // once.

@@ -154,6 +154,23 @@ describe('PUT /admin/intent', () => {
     assert.equal(await text(), text0);
   });
 
+  it('profiles a model when asked, while it answers', async () => {
+    const profile = async (method) => json(await fetch(`${admin}/admin/profile?model=story`, { method }));
+    assert.deepEqual(await profile('GET'), { status: 200, model: 'story', state: null });
+    const known = await text();
+    assert.deepEqual([(await profile('POST')).status, (await profile('POST')).status], [202, 409]);
+    let now = await profile('GET');
+    for (let i = 0; i < 2000 && now.state !== 'done' && now.state !== 'failed'; ++i) {
+      if (i % 20 === 0) assert.equal(await text(), known);
+      await sleep(50);
+      now = await profile('GET');
+    }
+    assert.equal(now.state, 'done', JSON.stringify(now));
+    assert.deepEqual([now.fingerprint, now.fingerprints, now.steps], [2, 2, now.of_steps]);
+    assert.ok(now.of_steps > 50 && now.discarded >= 0 && now.seconds > 0, JSON.stringify(now));
+    assert.equal((await fetch(`${admin}/admin/profile?model=other`, { method: 'POST' })).status, 404);
+  });
+
   it('refuses what is no intent', async () => {
     assert.match((await want('min-latancy')).error.message, /did you mean min-latency\?/);
     assert.match((await want(3)).error.message, /send {"intent": "min-latency"}/);
