@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/measured_quality.h"
 #include "apps/version.h"
 #include "base/log.h"
 #include "control/configurations.h"
@@ -267,8 +268,7 @@ void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanR
                     .total_bytes = of.total_bytes,
                     .rests_on = report.rests_on[i]});
   }
-  const auto database = ProfileDatabase::open(
-      profile_directory({.directory = options.variant_cache, .version = kVersion}));
+  const auto database = ProfileDatabase::open(profile_directory(source_of(options, model)));
   const Status saved =
       database.ok()
           ? (*database)->save({.model = model.identity,
@@ -313,6 +313,8 @@ Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& mod
     return deployment.error();
   }
   report.deployment = *std::move(deployment);
+  report.perplexity_ratios = measured_ratios({model.identity, model.spec},
+                                             report.deployment.candidates, options.variant_cache);
   keep_map(options, model, report);
   return report;
 }
