@@ -116,13 +116,14 @@ class Measurement {
       round_s = used_s() - before_s;
     }
     const double wakes_us = wake_us(**rig);
-    const double copies = in_quiet([&] { return (*rig)->copy_bytes_per_us(); }).value;
+    const Measured copies = in_quiet([&] { return (*rig)->copy_bytes_per_us(); });
     if (stopped_) {
       return make_error(ErrorCode::kUnavailable, "the fingerprint was stopped");
     }
     found.steps = timed_steps();
     found.disturbed_steps = static_cast<int>(std::count_if(
         probes_.begin(), probes_.end(), [](const Probe& probe) { return probe.times_us.empty(); }));
+    found.disturbed_steps += disturbed_wakes_ + (copies.disturbed ? 1 : 0);
     const auto cost = fit_step_cost(found.steps);
     if (!cost.ok()) {
       return cost.error();
@@ -133,7 +134,7 @@ class Measurement {
       logits.row_us *= vocab_ratio();
     }
     found.cost.wake_us = wakes_us;
-    found.cost.copy_bytes_per_us = copies;
+    found.cost.copy_bytes_per_us = copies.value;
     for (const Precision precision : options_.layers) {
       found.models.push_back(estimate(precision));
     }
@@ -293,6 +294,7 @@ class Measurement {
         return time_us() - busy_us;
       });
       longer_us.push_back(longer.value);
+      disturbed_wakes_ += longer.disturbed ? 1 : 0;
     }
     std::nth_element(longer_us.begin(), longer_us.begin() + kWakes / 2, longer_us.end());
     return std::max(0.0, longer_us[kWakes / 2]);
@@ -412,6 +414,7 @@ class Measurement {
   const int deepest_;
   const int longest_;
   std::vector<Probe> probes_;
+  int disturbed_wakes_ = 0;
   bool stopped_ = false;  // the harvest is to end
   TimeNs lost_ns_ = 0;    // time that the budget does not count: waits and discarded runs
   int disturbed_ = 0;     // discarded runs

@@ -446,27 +446,22 @@ void Server::planned(std::size_t model, IntentPlan plan) {
   impl_->tell(
       [model, plan = std::move(plan)](Residents& residents) { residents.planned(model, plan); });
 }
-
 void Server::kept(std::size_t model) {
   impl_->tell([model](Residents& residents) { residents.kept(model); });
 }
-
 void Server::replaced(std::size_t model, Replacement by) {
   impl_->tell(
       [model, host = std::static_pointer_cast<Host>(std::move(by.host)),
        loaded = by.loaded](Residents& residents) { residents.replaced(model, host, loaded); });
 }
-
 void Server::not_replaced(std::size_t model, Error error) {
   impl_->tell([model, error = std::move(error)](Residents& residents) {
     residents.not_replaced(model, error);
   });
 }
-
 void Server::profiling(std::size_t model, const ProfileProgress& progress) {
   impl_->tell([model, progress](Residents& residents) { residents.profiling(model, progress); });
 }
-
 void Server::profiled(std::size_t model, Status how) {
   impl_->tell(
       [model, how = std::move(how)](Residents& residents) { residents.profiled(model, how); });
