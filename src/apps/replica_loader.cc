@@ -285,6 +285,11 @@ void ReplicaLoader::profile_now(std::size_t model) {
   Status done;
   jobs_.run_aside(
       [&] {
+        const auto files = open_model_files(of->asked.model);  // the model's own are in use
+        if (!files.ok()) {
+          done = files.error();
+          return;
+        }
         const Machine machine = this_machine();
         done = profile_for_intents(
             {.intent = {},
@@ -292,7 +297,7 @@ void ReplicaLoader::profile_now(std::size_t model) {
              .machine = machine,
              .device_loads = placements_.device_loads(),
              .harvest = harvest()},
-            *of->files, of->asked.model,
+            *files, of->asked.model,
             [&](const ProfileProgress& progress) { server_.profiling(model, progress); });
       },
       true);
