@@ -344,9 +344,12 @@ Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,
       progress.discarded = now.discarded;
       told(progress);
     };
+    const StepCostSource source = source_of(options, model);
+    if (const Status anew = forget_step_times(source, model.spec, wanted); !anew.ok()) {
+      return anew;
+    }
     std::string remark;
-    const auto found =
-        learn_step_cost(source_of(options, model), *model.checkpoint, wanted, &remark);
+    const auto found = learn_step_cost(source, *model.checkpoint, wanted, &remark);
     if (!found.ok()) {
       return found.error();
     }

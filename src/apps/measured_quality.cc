@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/json/object.hpp>
+#include <filesystem>
 #include <string_view>
 
 #include "apps/version.h"
@@ -79,14 +80,21 @@ std::optional<Configuration> stored_as(const MeasuredForm& measured,
     found.weights = Precision::kBf16;
     found.pruning = {.kind = PruningKind::kTwoOfFour};
   }
-  if (measured.spec.stored.precision.quantised()) {
+  std::error_code unknown;
+  const bool same_model = std::filesystem::equivalent(measured.path, reference.path, unknown);
+  const Precision own = measured.spec.stored.precision;
+  const bool smaller = !same_sizes(measured.spec, reference.spec);
+  if (!same_model && !own.quantised() && own != Precision::kS24 && !smaller) {
+    return std::nullopt;  // another model, such as one that was trained further
+  }
+  if (own.quantised()) {
     const auto method = stored_method(measured.path);
     if (!method) {
       return std::nullopt;
     }
     found.method = *method;
   }
-  if (!same_sizes(measured.spec, reference.spec)) {
+  if (smaller) {
     const auto pruning = structured_pruning(measured.spec, reference.spec);
     if (!pruning || found.pruning != Pruning()) {
       return std::nullopt;

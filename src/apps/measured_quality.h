@@ -22,8 +22,8 @@ struct MeasuredForm {
 };
 
 // Returns how a configuration of `reference` stores what was measured: another precision of the
-// same model, or a copy that `protean quantize` or `protean prune` made. Nothing if none does, such
-// as for a copy that an unknown method made, or if the reference is not at full precision.
+// same model, or a quantised or pruned copy. Nothing if none does, such as for another model of the
+// same sizes or a copy that an unknown method made, or if the reference is not at full precision.
 std::optional<Configuration> stored_as(const MeasuredForm& measured, const MeasuredForm& reference);
 
 // Keeps for plans of the reference how much the perplexity is above its own, in the folder that

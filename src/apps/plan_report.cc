@@ -173,7 +173,7 @@ std::string plan_text(const PlanReport& report, int rows) {
       wish.load.batch);
   text += fmt::format("{:>4}  {:<42} {:>9} {:>8} {:>10} {:>9} {:>9} {:>11} {:>10}\n", "rank",
                       "configuration", "TTFT ms", "TPOT ms", "answer ms", "GiB", "GiB/dev", "cost",
-                      "perplexity");
+                      "PPL ratio");
   const auto shown = std::min<std::size_t>(found.ranked.size(), static_cast<std::size_t>(rows));
   for (std::size_t place = 0; place < shown; ++place) {
     text += row_text(report, place + 1, found.ranked[place]);

@@ -15,16 +15,12 @@ namespace protean {
 namespace {
 
 constexpr TimeNs kRest = 4;  // of the time of a step of a fingerprint, after it, under load
+constexpr TimeNs kShortestRestNs = kNsPerS / 4;
 constexpr TimeNs kLongestRestNs = kNsPerS;
 constexpr std::chrono::milliseconds kLook{1};  // between looks at whether there are requests
 
 double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
-}
-
-// The server outlives what refers to it.
-decltype(Harvest::quiet) quiet_of(const Server& server) {
-  return [&server] { return server.quiet(); };
 }
 
 // Gives freed memory back: buffers of steps are not on pages of a pool.
@@ -62,7 +58,8 @@ ReplicaLoader::~ReplicaLoader() {
 // small share of the CPUs. Models that requests wake come first. Returns false if the server ends.
 bool ReplicaLoader::await_turn() {
   const TimeNs now_ns = steady_now_ns();
-  const TimeNs until_ns = now_ns + std::min(kRest * (now_ns - stepped_ns_), kLongestRestNs);
+  const TimeNs until_ns =
+      now_ns + std::clamp(kRest * (now_ns - stepped_ns_), kShortestRestNs, kLongestRestNs);
   while (!jobs_.closed() && (jobs_.hurries() || (!server_.quiet() && steady_now_ns() < until_ns))) {
     std::this_thread::sleep_for(kLook);
   }
@@ -70,9 +67,14 @@ bool ReplicaLoader::await_turn() {
   return !jobs_.closed();
 }
 
+// Counts short jobs too, which load models.
 Harvest ReplicaLoader::harvest() {
   return {.await_turn = [this] { return await_turn(); },
-          .quiet = [this] { return jobs_.hurries() ? std::nullopt : server_.quiet(); }};
+          .quiet = [this]() -> std::optional<std::uint64_t> {
+            const auto requests = server_.quiet();
+            return requests && !jobs_.hurries() ? std::optional(*requests + jobs_.short_jobs())
+                                                : std::nullopt;
+          }};
 }
 
 OpenOptions ReplicaLoader::open_options() {
@@ -89,7 +91,7 @@ void ReplicaLoader::give(std::function<void()> job) {
   });
 }
 
-// A short job neither plans nor measures.
+// A short job plans nothing, and measures only what a model that wakes lacks.
 void ReplicaLoader::give_short(std::function<void()> job) {
   jobs_.give_short([this, job = std::move(job)] {
     job();
@@ -100,27 +102,24 @@ void ReplicaLoader::give_short(std::function<void()> job) {
 // Opens a model and learns what its steps cost.
 Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& open) {
   std::optional<Result<OpenModel>> opened;
-  jobs_.run_aside(
-      [&] {
-        opened.emplace(open());
-        if (opened->ok()) {
-          learn_costs(**opened, harvest());
-        }
-      },
-      true);
+  jobs_.run_aside([&] {
+    opened.emplace(open());
+    if (opened->ok()) {
+      learn_costs(**opened, harvest());
+    }
+  });
+  if (jobs_.closed()) {
+    return make_error(ErrorCode::kUnavailable, "the server ends");
+  }
   return *std::move(opened);
 }
 
-// The threads of the model's devices have the usual priority, so it is loaded with that.
 Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident) {
   std::optional<Result<std::unique_ptr<Replicas>>> replicas;
-  jobs_.run_aside(
-      [&] {
-        replicas.emplace(start_replicas(
-            *resident.model, *resident.sink,
-            {.await_turn = [this] { return await_turn(); }, .quiet = quiet_of(server_)}));
-      },
-      false);
+  jobs_.run_aside([&] {
+    replicas.emplace(
+        start_replicas(*resident.model, *resident.sink, [this] { return await_turn(); }));
+  });
   return *std::move(replicas);
 }
 
@@ -166,8 +165,7 @@ void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   const TimeNs began_ns = steady_now_ns();
   learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
-  auto replicas = start_replicas(*resident.model, *resident.sink,
-                                 {.await_turn = {}, .quiet = quiet_of(server_)});
+  auto replicas = start_replicas(*resident.model, *resident.sink);
   if (!replicas.ok()) {
     log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
     server_.woke(model, replicas.error());
@@ -280,27 +278,27 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
 void ReplicaLoader::profile_now(std::size_t model) {
   const std::shared_ptr<OpenModel> of = residents_[model].model;
   if (of == nullptr) {
+    server_.profiled(
+        model, make_error(ErrorCode::kNotFound, "the model was removed or served anew: ask again"));
     return;
   }
   Status done;
-  jobs_.run_aside(
-      [&] {
-        const auto files = open_model_files(of->asked.model);  // the model's own are in use
-        if (!files.ok()) {
-          done = files.error();
-          return;
-        }
-        const Machine machine = this_machine();
-        done = profile_for_intents(
-            {.intent = {},
-             .variant_cache = of->setting.morph.variant_cache,
-             .machine = machine,
-             .device_loads = placements_.device_loads(),
-             .harvest = harvest()},
-            *files, of->asked.model,
-            [&](const ProfileProgress& progress) { server_.profiling(model, progress); });
-      },
-      true);
+  jobs_.run_aside([&] {
+    const auto files = open_model_files(of->asked.model);  // the model's own are in use
+    if (!files.ok()) {
+      done = files.error();
+      return;
+    }
+    const Machine machine = this_machine();
+    done = profile_for_intents({.intent = {},
+                                .variant_cache = of->setting.morph.variant_cache,
+                                .machine = machine,
+                                .device_loads = placements_.device_loads(),
+                                .harvest = harvest()},
+                               *files, of->asked.model, [&](const ProfileProgress& progress) {
+                                 server_.profiling(model, progress);
+                               });
+  });
   server_.profiled(model, done);
 }
 

@@ -21,8 +21,8 @@
 namespace protean {
 
 // Loads and unloads the replicas of a server's models, one after the other, and opens models that
-// are deployed while it runs. Plans and fingerprints of models that come are made at the lowest
-// priority in moments without requests, and neither delay a model that a request wakes.
+// are deployed while it runs. Plans and fingerprints of models that come are made in moments
+// without requests, and do not delay a model that a request wakes.
 class ReplicaLoader final : public ModelLoader {
  public:
   // What flags say of all models, unless a model's own fields differ.

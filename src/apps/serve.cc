@@ -147,9 +147,7 @@ Result<std::vector<std::unique_ptr<Replicas>>> load(std::vector<OpenModel>& mode
   std::vector<Error> errors;
   for (std::size_t i = 0; i < models.size(); ++i) {
     learn_costs(models[i]);
-    auto replicas =
-        start_replicas(models[i], *server.sink(i),
-                       {.await_turn = {}, .quiet = [&server] { return server.quiet(); }});
+    auto replicas = start_replicas(models[i], *server.sink(i));
     if (replicas.ok()) {
       all.push_back(*std::move(replicas));
     } else {

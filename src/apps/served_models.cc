@@ -175,7 +175,7 @@ Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& opti
     if (sized.report == nullptr) {
       return *first;
     }
-    log::info("{}: the next configuration is tried", replica.error().message);
+    log::warning("{}: the next configuration by rank is tried", replica.error().message);
   }
 }
 
@@ -351,10 +351,10 @@ void learn_costs(OpenModel& model, const Harvest& harvest) {
 }
 
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
-                                                 const Harvest& harvest) {
+                                                 const std::function<bool()>& await_turn) {
   const TimeNs began_ns = steady_now_ns();
   auto replicas =
-      Replicas::start(model.replica, {*model.files->checkpoint, harvest}, *model.inbox, sink);
+      Replicas::start(model.replica, {*model.files->checkpoint, await_turn}, *model.inbox, sink);
   model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
   return replicas;
 }

@@ -37,14 +37,14 @@ constexpr const char* kQualityTable =
     "kv TEXT, pruning INTEGER, pruned_percent INTEGER, perplexity_ratio REAL, "
     "PRIMARY KEY (model, weights, method, kv, pruning, pruned_percent)) WITHOUT ROWID";
 constexpr const char* kStepTable =
-    "CREATE TABLE IF NOT EXISTS fingerprint_step (model TEXT, cpu TEXT, threads INTEGER, kv TEXT, "
+    "CREATE TABLE IF NOT EXISTS fingerprint_time (model TEXT, cpu TEXT, threads INTEGER, kv TEXT, "
     "small_pages INTEGER, version TEXT, format INTEGER, step TEXT, us REAL)";
-constexpr const char* kKeepStep = "INSERT INTO fingerprint_step VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr const char* kKeepStep = "INSERT INTO fingerprint_time VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr const char* kStepTimes =
-    "SELECT us FROM fingerprint_step WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
+    "SELECT us FROM fingerprint_time WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
     "small_pages = ? AND version = ? AND format = ? AND step = ? ORDER BY rowid";
 constexpr const char* kForgetSteps =
-    "DELETE FROM fingerprint_step WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
+    "DELETE FROM fingerprint_time WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
     "small_pages = ? AND version = ? AND format = ?";
 constexpr const char* kSave =
     "INSERT OR REPLACE INTO step_cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "

@@ -138,7 +138,7 @@ class Measurement {
     for (const Precision precision : options_.layers) {
       found.models.push_back(estimate(precision));
     }
-    found.seconds = used_s();
+    found.seconds = static_cast<double>(steady_now_ns() - start_ns) / static_cast<double>(kNsPerS);
     return found;
   }
 
@@ -210,7 +210,8 @@ class Measurement {
                               .kv = options_.kv,
                               .cpus = options_.cpus,
                               .max_positions = longest_,
-                              .await_turn = [this] { return pause(); }};
+                              .await_turn = [this] { return pause(); },
+                              .disturbed = [this] { return is_disturbed(); }};
     rig.spec.vocab = vocab_;
     rig.kv.blocks = 1;
     for (const Probe& probe : probes_) {
@@ -306,9 +307,13 @@ class Measurement {
       const TimeNs began_ns = steady_now_ns();
       stopped_ = !options_.harvest.await_turn();
       lost_ns_ += steady_now_ns() - began_ns;
+      turn_ = quiet();
     }
     return !stopped_;
   }
+
+  // Returns true if times since the latest turn will be discarded.
+  bool is_disturbed() const { return disturbed_ < kMostDisturbed && (!turn_ || turn_ != quiet()); }
 
   // See Harvest; 0 if nothing else computes.
   std::optional<std::uint64_t> quiet() const {
@@ -325,11 +330,9 @@ class Measurement {
   Measured in_quiet(const Measure& measure) {
     while (pause()) {
       const TimeNs began_ns = steady_now_ns();
-      const auto before = quiet();
-      const double value = measure();
-      const bool disturbed = !before || before != quiet();
-      if (!disturbed || disturbed_ == kMostDisturbed) {
-        return {value, disturbed};
+      const double value = is_disturbed() ? 0 : measure();
+      if (!is_disturbed()) {
+        return {value, !turn_ || turn_ != quiet()};
       }
       ++disturbed_;
       lost_ns_ += steady_now_ns() - began_ns;
@@ -415,9 +418,10 @@ class Measurement {
   const int longest_;
   std::vector<Probe> probes_;
   int disturbed_wakes_ = 0;
-  bool stopped_ = false;  // the harvest is to end
-  TimeNs lost_ns_ = 0;    // time that the budget does not count: waits and discarded runs
-  int disturbed_ = 0;     // discarded runs
+  bool stopped_ = false;                   // the harvest is to end
+  std::optional<std::uint64_t> turn_ = 0;  // quiet() when the latest turn was given
+  TimeNs lost_ns_ = 0;  // time that the budget does not count: waits and discarded runs
+  int disturbed_ = 0;   // discarded runs
   std::optional<std::uint64_t> caches_of_ = 0;  // quiet() when a step was timed last
 };
 

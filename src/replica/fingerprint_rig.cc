@@ -243,7 +243,8 @@ double FingerprintRig::copy_bytes_per_us() {
 void FingerprintRig::fill_kv() {
   const int tokens = std::min({options_.max_step_tokens, options_.max_positions, 256});
   const StepPlan plan = plan_of(inner_chunk(tokens), spec_.vocab, memory_.kv->block_tokens());
-  jobs_.push({.plan = &plan, .weights = &memory_.weights.front(), .layers = spec_.layers});
+  jobs_.push(
+      {.plan = &plan, .weights = &memory_.weights.front(), .layers = spec_.layers, .whole = true});
   done_.pop_all();
   const std::int64_t full = std::max(1, tokens / memory_.kv->block_tokens());
   for (std::int64_t block = full; block < memory_.kv->blocks(); ++block) {
@@ -297,7 +298,14 @@ void FingerprintRig::run(const Job& job) {
                          .scratch = &scratch_});
   const ForwardBatch batch = rows_.batch(0, 1);
   forward.embed(batch);
-  forward.run_layers(batch, {.first = 0, .count = job.layers});
+  for (int layer = 0; layer < job.layers; ++layer) {
+    for (const Component half : kLayerHalves) {
+      if (!job.whole && options_.disturbed && options_.disturbed()) {
+        return;
+      }
+      forward.run_half(batch, layer, half);
+    }
+  }
   draw(*job.plan, forward);
 }
 

@@ -34,6 +34,7 @@ struct FingerprintRigOptions {
   int max_step_tokens = 1;
   int max_positions = 1;
   std::function<bool()> await_turn = {};  // see Harvest; asked before each component is loaded
+  std::function<bool()> disturbed = {};   // a step ends in the middle once it is true
 };
 
 // The first few layers of a model between its embedding matrix and its LM head, at several
@@ -65,6 +66,7 @@ class FingerprintRig {
     const ModelWeights* weights = nullptr;
     int layers = 0;
     std::int64_t other_bytes = 0;
+    bool whole = false;  // the step does not end in the middle
   };
   // Weights, KV and what stands for the layers that are left out.
   struct Memory {

@@ -3,14 +3,14 @@
 #include <thread>
 #include <utility>
 
-#include "base/log.h"
-#include "device/cpu/seat.h"
-
 namespace protean {
 
 void JobQueue::give(Job job) {
   {
     const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return;
+    }
     long_.push_back(std::move(job));
   }
   changed_.notify_all();
@@ -19,8 +19,12 @@ void JobQueue::give(Job job) {
 void JobQueue::give_short(Job job) {
   {
     const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return;
+    }
     short_.push_back(std::move(job));
     ++hurrying_;
+    ++short_jobs_;
   }
   changed_.notify_all();
 }
@@ -64,14 +68,9 @@ void JobQueue::run() {
   }
 }
 
-void JobQueue::run_aside(const Job& work, bool lowest_priority) {
+void JobQueue::run_aside(const Job& work) {
   bool done = false;
   std::thread thread([&] {
-    if (lowest_priority) {
-      if (const Status lowered = cpu::take_lowest_priority(); !lowered.ok()) {
-        log::warning("{}", lowered.error().message);
-      }
-    }
     work();
     const std::lock_guard lock(mutex_);  // the thread that waits destroys `done`
     done = true;

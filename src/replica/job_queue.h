@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -14,7 +15,7 @@ class JobQueue {
  public:
   using Job = std::function<void()>;
 
-  // Any thread may call.
+  // Any thread may call. A closed queue drops the job.
   void give(Job job);
   void give_short(Job job);
   // Drops the jobs that have not begun.
@@ -22,13 +23,14 @@ class JobQueue {
   bool closed() const { return closed_; }
   // Returns true while a short job waits or runs.
   bool hurries() const { return hurrying_ > 0; }
+  // Returns the number of all short jobs so far.
+  std::uint64_t short_jobs() const { return short_jobs_; }
 
   // Runs jobs until the queue is closed.
   void run();
-  // A long job calls it. Runs `work` on a thread of its own, and short jobs meanwhile on the
-  // calling thread. With `lowest_priority`, the work and the threads that it starts have that
-  // priority.
-  void run_aside(const Job& work, bool lowest_priority);
+  // A long job calls it. Runs `work` on a thread of its own, and meanwhile short jobs on the
+  // calling thread.
+  void run_aside(const Job& work);
 
  private:
   void run_short(std::unique_lock<std::mutex>& lock);
@@ -38,6 +40,7 @@ class JobQueue {
   std::deque<Job> long_;
   std::deque<Job> short_;
   std::atomic<int> hurrying_ = 0;
+  std::atomic<std::uint64_t> short_jobs_ = 0;
   std::atomic<bool> closed_ = false;
 };
 

@@ -1,10 +1,6 @@
 #include "replica/job_queue.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -12,23 +8,17 @@
 namespace protean {
 namespace {
 
-int priority_of_thread() {
-  return getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)));
-}
-
 TEST(JobQueue, AShortJobRunsWhileALongOneWaitsForItsWork) {
   JobQueue jobs;
   std::string order;
   std::binary_semaphore began{0};
   std::binary_semaphore woke{0};
   jobs.give([&] {
-    jobs.run_aside(
-        [&] {
-          began.release();
-          woke.acquire();  // the work ends only after the short job
-          order += "work ";
-        },
-        false);
+    jobs.run_aside([&] {
+      began.release();
+      woke.acquire();  // the work ends only after the short job
+      order += "work ";
+    });
     order += "long ";
   });
   jobs.give([&] {
@@ -63,20 +53,22 @@ TEST(JobQueue, ShortJobsRunFirstAndAClosedQueueDropsAll) {
   EXPECT_TRUE(jobs.closed());
 }
 
-TEST(JobQueue, WorkAtTheLowestPriorityLowersItsOwnThreadsAlone) {
+TEST(JobQueue, AClosedQueueTakesNoJobs) {
   JobQueue jobs;
-  const int before = priority_of_thread();
-  int lowered = -1;
-  int inherited = -1;
-  jobs.run_aside(
-      [&] {
-        lowered = priority_of_thread();
-        std::thread([&] { inherited = priority_of_thread(); }).join();
-      },
-      true);
-  EXPECT_EQ(lowered, 19);
-  EXPECT_EQ(inherited, 19);
-  EXPECT_EQ(priority_of_thread(), before);
+  std::string order;
+  jobs.give([&] {
+    jobs.run_aside([&] {
+      jobs.close();
+      jobs.give_short([&] { order += "dropped"; });
+      order += "work ";
+    });
+    jobs.give([&] { order += "dropped"; });
+    order += "ended";
+  });
+  jobs.run();
+  EXPECT_EQ(order, "work ended");
+  EXPECT_FALSE(jobs.hurries());
+  EXPECT_EQ(jobs.short_jobs(), 0U);
 }
 
 }  // namespace

@@ -168,8 +168,8 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
 
 // Returns what is called after each layer that is loaded.
 LoadProgress progress_of(const WeightSource& source) {
-  return [bar = progress_bar("loading"), turn = source.harvest.await_turn](std::int64_t done,
-                                                                           std::int64_t total) {
+  return [bar = progress_bar("loading"), turn = source.await_turn](std::int64_t done,
+                                                                   std::int64_t total) {
     bar(done, total);
     if (turn) {
       (void)turn();  // what is begun is loaded, in haste if the server ends
@@ -298,20 +298,16 @@ namespace {
 // Returns the work of packing variants, which is null if no policy has layers swapped. Must be
 // called before the weights are loaded, which then does not put them into the cache on the way.
 BackgroundTask pack_in_background(const ReplicaOptions& options,
-                                  const decltype(Harvest::quiet)& quiet,
                                   const std::shared_ptr<EventGate>& gate) {
   if (!options.morph || options.morph->mode == MorphMode::kOff) {
     return nullptr;
   }
   const FormBounds& bounds = options.morph->bounds;
-  VariantsOfPolicy wanted{options.variants, order_of(bounds), bounds.ladder};
-  if (quiet) {
-    wanted.busy = [quiet] { return !quiet(); };
-  }
-  return prepare_variants(std::move(wanted), [gate](Packing packing) {
-    VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
-    gate->push({steady_now_ns(), std::move(packed), {}});
-  });
+  return prepare_variants(
+      {options.variants, order_of(bounds), bounds.ladder}, [gate](Packing packing) {
+        VariantsPacked packed{std::make_shared<const Packing>(std::move(packing))};
+        gate->push({steady_now_ns(), std::move(packed), {}});
+      });
 }
 
 }  // namespace
@@ -325,7 +321,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
     return fabric.error();
   }
   const auto gate = std::make_shared<EventGate>(inbox);
-  BackgroundTask packing = pack_in_background(options, weights.harvest.quiet, gate);
+  BackgroundTask packing = pack_in_background(options, gate);
   auto workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
   for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, weights, gate);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,7 +23,6 @@
 #include "ports/kv_exchange.h"
 #include "ports/token_sink.h"
 #include "replica/fingerprint.h"
-#include "replica/harvest.h"
 #include "replica/model_options.h"
 #include "replica/sizing.h"
 #include "worker/cpu_worker.h"
@@ -48,11 +48,10 @@ struct ReplicaOptions {
   TimeNs device_timeout_ns = 0;           // see Member
 };
 
-// Where weights are loaded from, and how loading and packing leave requests alone. A turn is
-// awaited after each layer.
+// Where weights are loaded from, and what is asked after each layer (see Harvest); may be empty.
 struct WeightSource {
   const Checkpoint& checkpoint;
-  Harvest harvest = {};
+  std::function<bool()> await_turn = {};
 };
 
 // Returns true if the replicas may be joined and split again: there are several, on pages, of a

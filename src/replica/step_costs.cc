@@ -116,6 +116,13 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
   return found;
 }
 
+Status forget_step_times(const StepCostSource& source, const ModelSpec& spec,
+                         const FingerprintOptions& options) {
+  const auto key = step_cost_key(source, spec, options);
+  const auto database = key.ok() ? ProfileDatabase::open(profile_directory(source)) : key.error();
+  return database.ok() ? (*database)->forget_steps(*key) : Status(database.error());
+}
+
 StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
                          const FingerprintOptions& options) {
   if (const auto kept = kept_step_cost(source, checkpoint.spec(), options); kept.ok()) {

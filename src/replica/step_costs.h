@@ -40,6 +40,10 @@ Result<MachineStepCost> kept_step_cost(const StepCostSource& source, const Model
 Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
                                     const FingerprintOptions& options, std::string* remark);
 
+// Forgets the times that a fingerprint that did not end has kept, so that the next one begins anew.
+Status forget_step_times(const StepCostSource& source, const ModelSpec& spec,
+                         const FingerprintOptions& options);
+
 // Returns the kept cost model, or that of a new fingerprint. Logs where it comes from, and a
 // warning if it cannot be known; its cost is then 0.
 StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,

@@ -1,22 +1,14 @@
 #include "replica/variant_packing.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/units.h"
 #include "host/machine.h"
-#include "replica/replica.h"
 
 namespace protean {
 namespace {
-
-constexpr TimeNs kRest =
-    12;  // of the time of a piece of work, after it, while models have requests
-constexpr TimeNs kLongestRestNs = kNsPerS;
-constexpr std::chrono::milliseconds kLook{1};  // between looks at whether there are requests
 
 class VariantPacking {
  public:
@@ -36,9 +28,7 @@ class VariantPacking {
     tell();
   }
 
-  bool go_on(const Pace& of_device) {
-    resumed_ns_ = steady_now_ns();
-    const Pace pace = [&](std::int64_t bytes) { return rest(of_device, bytes); };
+  bool go_on(const Pace& pace) {
     while (next_ < planned_.size()) {
       const Status packed = pack(planned_[next_], pace);
       if (!packed && packed.error().code == ErrorCode::kUnavailable) {
@@ -56,20 +46,6 @@ class VariantPacking {
   }
 
  private:
-  // Rests after a piece of work while models have requests, unless the device's pace rests for as
-  // long.
-  bool rest(const Pace& of_device, std::int64_t bytes) {
-    const TimeNs now_ns = steady_now_ns();
-    const TimeNs until_ns = now_ns + std::min(kRest * (now_ns - resumed_ns_), kLongestRestNs);
-    bool goes_on = of_device(bytes);
-    while (goes_on && wanted_.busy && steady_now_ns() < until_ns && wanted_.busy()) {
-      std::this_thread::sleep_for(kLook);
-      goes_on = of_device(0);
-    }
-    resumed_ns_ = steady_now_ns();
-    return goes_on;
-  }
-
   static bool has_room_for(std::int64_t bytes) { return free_memory_bytes() >= 2 * bytes; }
 
   Status pack(const ComponentVariant& which, const Pace& pace) {
@@ -114,7 +90,6 @@ class VariantPacking {
   std::int64_t total_ = 0;  // variants that are to be on disk
   bool reads_ahead_ = false;
   std::string failure_;
-  TimeNs resumed_ns_ = 0;  // when the work last went on
 };
 
 }  // namespace

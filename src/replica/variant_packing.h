@@ -16,9 +16,6 @@ struct VariantsOfPolicy {
   std::shared_ptr<VariantStore> variants;
   std::vector<SwapTarget> order;  // first lowered first
   std::vector<Precision> ladder;
-  // Returns true while any model has requests; may be empty. The pace of the work knows only of the
-  // steps of one model's devices.
-  std::function<bool()> busy = {};
 };
 
 // Plans to pack the variants that the cache lacks, and returns the work. Those that layers are

@@ -28,7 +28,7 @@ struct VariantPackingTest : testing::Test {
   }
 
   // Begins in this folder; what it says goes to `told`.
-  BackgroundTask begin(const std::filesystem::path& folder, std::function<bool()> busy = {}) {
+  BackgroundTask begin(const std::filesystem::path& folder) {
     auto opened_files = open_checkpoint(model.path());
     EXPECT_TRUE(opened_files.ok()) << opened_files.error().message;
     const std::shared_ptr<Checkpoint> checkpoint = *std::move(opened_files);
@@ -39,7 +39,7 @@ struct VariantPackingTest : testing::Test {
     EXPECT_TRUE(opened.ok());
     variants = *std::move(opened);
     told.clear();
-    return prepare_variants({variants, {{1}, {0}}, ladder, std::move(busy)},
+    return prepare_variants({variants, {{1}, {0}}, ladder},
                             [this](Packing packing) { told.push_back(std::move(packing)); });
   }
 
@@ -81,20 +81,6 @@ TEST_F(VariantPackingTest, TellsHowFarItIsAndGoesOnWhereItWasStopped) {
   EXPECT_FALSE(last([&](std::int64_t) { return ++pieces > 0; }));
   EXPECT_GT(pieces, 4);
   EXPECT_EQ(told.size(), 1U);
-}
-
-TEST_F(VariantPackingTest, RestsWhileModelsHaveRequestsUntilItIsStopped) {
-  int looks = 0;
-  const auto work = begin(cache.path(), [&] { return ++looks < 200; });
-  int calls_in_rest = 0;
-  EXPECT_TRUE(work([&](std::int64_t bytes) {
-    calls_in_rest += bytes == 0 ? 1 : 0;
-    return calls_in_rest < 3;
-  })) << "a rest ends when another task waits";
-  EXPECT_EQ(calls_in_rest, 3);
-  EXPECT_FALSE(work(go_on));
-  EXPECT_GE(looks, 200) << "it goes on without rests once no model has requests";
-  EXPECT_EQ(told.back().done, told.back().total);
 }
 
 TEST_F(VariantPackingTest, WhatCannotBePackedIsLeftToSwaps) {

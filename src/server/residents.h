@@ -110,6 +110,7 @@ class Residents {
   void begin_change(Service& service, IntentWish wish);
   void watch_loads();
   bool is_settled() const;
+  bool profiles() const;
   int moves_of(const std::string& name) const;
   // Does what is due, and waits until something else is.
   void look();

@@ -164,7 +164,8 @@ bool Residents::is_settled() const {
                                      [](const auto& one) { return one.second.empty(); });
   const bool changing = std::any_of(changes_.begin(), changes_.end(),
                                     [](const auto& one) { return !has_ended(one.second); });
-  return models_.state() == ServerState::kReady && leaving_.empty() && !deploying && !changing;
+  return models_.state() == ServerState::kReady && leaving_.empty() && !deploying && !changing &&
+         !profiles();
 }
 
 void Residents::look_at_loads() {

@@ -75,6 +75,12 @@ json::object Residents::profile_of(const Service& service) const {
   return shown;
 }
 
+// Returns true if a model is being profiled, or waits for it.
+bool Residents::profiles() const {
+  return std::any_of(profiles_.begin(), profiles_.end(),
+                     [](const auto& one) { return !has_ended(one.second); });
+}
+
 // Returns the job under way of the model at this place; null if the model was removed meanwhile.
 ProfileJob* Residents::profile_at(std::size_t model) {
   const auto found = std::find_if(profiles_.begin(), profiles_.end(), [&](const auto& one) {

@@ -326,6 +326,8 @@ TEST_F(ResidentsTest, AModelIsProfiledOneJobAtATime) {
   EXPECT_EQ(shown.at("fingerprints"), 2);
   EXPECT_EQ(shown.at("steps"), 3);
   EXPECT_EQ(shown.at("discarded"), 5);
+  residents.look_at_loads();
+  EXPECT_EQ(loader.may_move, std::vector{false}) << "a move would wait for it";
   residents.profiled(0, make_error(ErrorCode::kUnavailable, "the disk is full"));
   shown = residents.profile_of(serving());
   EXPECT_EQ(shown.at("state"), "failed");

@@ -3,7 +3,6 @@
 #include <linux/mempolicy.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,7 +22,6 @@ constexpr int kWordBits = CHAR_BIT * sizeof(unsigned long);
 constexpr int kMostCpus = 1 << 16;  // eight times the limit of Linux
 constexpr int kMostNodes = 1024;    // the limit of Linux
 constexpr std::int64_t kTurnBytes = 2 * kMiB;
-constexpr int kLowestPriority = 19;
 
 Mask mask_of(std::span<const int> numbers, int bits) {
   Mask mask(static_cast<std::size_t>(bits / kWordBits), 0);
@@ -122,18 +120,6 @@ Seat::~Seat() {
   if (policy_before_ >= 0) {
     (void)set_policy(policy_before_, nodes_before_);
   }
-}
-
-// SCHED_IDLE would be lower still, but the system takes a CPU on which such a thread runs for idle
-// and wakes other threads there, also those of the same team.
-Status take_lowest_priority() {
-  const auto thread = static_cast<id_t>(syscall(SYS_gettid));
-  if (setpriority(PRIO_PROCESS, thread, kLowestPriority) != 0) {
-    return make_error(ErrorCode::kUnavailable,
-                      "the system refused to lower the priority of a thread ({})",
-                      std::strerror(errno));
-  }
-  return {};
 }
 
 // MPOL_INTERLEAVE is not used: it counts small pages, so that all huge pages would get the same

@@ -35,10 +35,6 @@ class Seat {
   std::vector<unsigned long> nodes_before_;
 };
 
-// Gives the calling thread, and threads that it starts from then on, the lowest priority for good:
-// they leave the CPUs to all other threads that have work.
-Status take_lowest_priority();
-
 // Makes the unallocated memory of a memfd come from `nodes`, whichever thread touches it; from
 // several nodes in turns of 2 MiB. Returns false if the system refuses, which is harmless.
 bool place_memory(int file, std::int64_t bytes, std::span<const int> nodes);
