@@ -146,7 +146,7 @@ struct FleetLoad {
   FleetLoad(const ReplicaOptions& options, const ReplicasTest& scene)
       : scene_(scene),
         checkpoint_(open_checkpoint(options.model.model).value()),
-        replicas_(Replicas::start(options, *checkpoint_, inbox, outputs).value()) {}
+        replicas_(Replicas::start(options, {*checkpoint_}, inbox, outputs).value()) {}
 
   void run(std::uint64_t count, std::uint64_t outstanding,
            const std::function<void(const OutputBatch&)>& on_batch = {}) {

@@ -180,11 +180,22 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
   return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
 }
 
+// Returns what is called after each layer that is loaded.
+LoadProgress progress_of(const WeightSource& source) {
+  return [bar = progress_bar("loading"), turn = source.await_turn](std::int64_t done,
+                                                                   std::int64_t total) {
+    bar(done, total);
+    if (turn) {
+      (void)turn();  // what is begun is loaded, in haste if the server ends
+    }
+  };
+}
+
 // Loads the model for one replica, whose events go through the gate. Each replica has as many
 // devices of the sizing as its form.
 Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
                                                  const std::shared_ptr<Fabric>& fabric,
-                                                 const Checkpoint& checkpoint,
+                                                 const WeightSource& weights,
                                                  const std::shared_ptr<EventGate>& gate) {
   const Sizing& sizing = options.sizing;
   WorkerOptions worker{.form = sizing.form,
@@ -214,7 +225,7 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
     gate->push({steady_now_ns(), std::move(what), replica});
   };
   worker.devices_failed = [tell](std::string why) { tell(DevicesFailed{std::move(why)}); };
-  return CpuWorker::create(worker, checkpoint, progress_bar("loading"),
+  return CpuWorker::create(worker, weights.checkpoint, progress_of(weights),
                            [tell](StepResult result) { tell(StepDone{std::move(result)}); },
                            {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
                             .done = [tell](MorphDone done) { tell(done); }});
@@ -316,9 +327,10 @@ BackgroundTask pack_in_background(const ReplicaOptions& options,
 }  // namespace
 
 Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
-                                                  const Checkpoint& checkpoint, Inbox& inbox,
+                                                  const WeightSource& weights, Inbox& inbox,
                                                   TokenSink& sink) {
-  const auto fabric = create_fabric(options, checkpoint.spec());
+  const ModelSpec& spec = weights.checkpoint.spec();
+  const auto fabric = create_fabric(options, spec);
   if (!fabric.ok()) {
     return fabric.error();
   }
@@ -326,7 +338,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   BackgroundTask packing = pack_in_background(options, gate);
   auto workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
   for (std::int32_t replica = 0; replica < options.sizing.replicas(); ++replica) {
-    auto worker = create_worker(options, ReplicaId{replica}, *fabric, checkpoint, gate);
+    auto worker = create_worker(options, ReplicaId{replica}, *fabric, weights, gate);
     if (!worker.ok()) {
       return worker.error();
     }
@@ -335,8 +347,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   if (packing) {
     workers->in_background(std::move(packing));
   }
-  return std::unique_ptr<Replicas>(
-      new Replicas(options, checkpoint.spec(), std::move(workers), inbox, sink));
+  return std::unique_ptr<Replicas>(new Replicas(options, spec, std::move(workers), inbox, sink));
 }
 
 namespace {

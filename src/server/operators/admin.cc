@@ -36,6 +36,7 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/intent", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/intent/plan", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/profile", "GET, HEAD, POST, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/events", "GET, OPTIONS"},
     AdminRoute{"/admin/recording", "GET, HEAD, OPTIONS"},
@@ -357,6 +358,9 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   if (path == "/admin/intent") {
     return intent_reply(call, service);
   }
+  if (path == "/admin/profile") {
+    return profile_reply(call, service);
+  }
   if (path == "/admin/intent/plan") {
     return plan_reply(service);
   }
@@ -400,6 +404,17 @@ HttpReply Admin::intent_reply(const HttpCall& call, Service& service) const {
     return {.body = json::serialize(setting_.residents.intent_of(service))};
   }
   const Checked<json::object> begun = setting_.residents.want_intent(service, call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&begun)) {
+    return error_reply(*error);
+  }
+  return {.status = 202, .body = json::serialize(std::get<json::object>(begun))};
+}
+
+HttpReply Admin::profile_reply(const HttpCall& call, Service& service) const {
+  if (call.method != "POST") {
+    return {.body = json::serialize(setting_.residents.profile_of(service))};
+  }
+  const Checked<json::object> begun = setting_.residents.profile(service);
   if (const ApiError* error = std::get_if<ApiError>(&begun)) {
     return error_reply(*error);
   }
