@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <boost/json/object.hpp>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -7,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "apps/measured_quality.h"
 #include "apps/options.h"
+#include "base/log.h"
 #include "measure/documents.h"
 #include "measure/json_line.h"
 #include "measure/schedule_score.h"
@@ -30,6 +33,7 @@ struct EvalOptions {
   int context = 0;
   int stride = 0;
   std::string against;
+  std::string variant_cache;
   std::string prompts;
   std::vector<std::string> schedules;
   bool as_json = false;
@@ -144,6 +148,10 @@ Status same_vocabulary(const LocalClient& model, const LocalClient& reference) {
   return {};
 }
 
+MeasuredForm measured_form(const LocalClient& client) {
+  return {client.path(), client.files().checkpoint->spec(), client.form()};
+}
+
 Result<TextScore> evaluate_text(const EvalOptions& options) {
   auto model = LocalClient::open(options.model);
   if (!model.ok()) {
@@ -170,7 +178,17 @@ Result<TextScore> evaluate_text(const EvalOptions& options) {
   if (!documents.ok()) {
     return documents.error();
   }
-  return score_text(**model, reference.get(), *documents, *scoring, count_bar("scoring", "tokens"));
+  auto score =
+      score_text(**model, reference.get(), *documents, *scoring, count_bar("scoring", "tokens"));
+  if (score.ok() && score->divergence && score->likelihood.tokens() > 0) {
+    const Status kept =
+        keep_quality(measured_form(**model), measured_form(*reference),
+                     std::exp(score->divergence->log_perplexity_ratio()), options.variant_cache);
+    if (!kept.ok()) {
+      log::warning("the perplexity is not kept for plans: {}", kept.error().message);
+    }
+  }
+  return score;
 }
 
 // Parses the schedules. The first result is the baseline, as long and all at full precision.
@@ -311,6 +329,7 @@ void add_eval(CLI::App& root, int& exit_code) {
                   "Compare each prediction with those of another model, or of another precision of "
                   "this one")
       ->type_name("MODEL|PRECISION");
+  add_variant_cache_option(*app, options->variant_cache);
   app->option_defaults()->group("Generation");
   app->add_option("--generate", options->prompts,
                   "Prompts to continue greedily, one a line, or a .jsonl file with \"prompt\" and "

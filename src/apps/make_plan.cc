@@ -1,12 +1,14 @@
 #include "apps/make_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
 
+#include "apps/measured_quality.h"
 #include "apps/version.h"
 #include "base/log.h"
 #include "control/configurations.h"
@@ -19,12 +21,13 @@ namespace protean {
 namespace {
 
 constexpr int kBlockTokens = 16;
+constexpr std::array kPlannedKvs = {KvPrecision::kBf16, KvPrecision::kInt8};
 
-Result<DeploymentWish> wish_of(const PlanOptions& options, const ModelSpec& spec,
+Result<DeploymentWish> wish_of(const IntentOptions& wanted, const ModelSpec& spec,
                                const PlannedDevices& devices) {
-  const auto intent = parse_intent(options.intent);
-  const auto formula = parse_cost_formula(options.formula);
-  const auto policy = parse_placement_policy(options.placement);
+  const auto intent = parse_intent(wanted.intent);
+  const auto formula = parse_cost_formula(wanted.formula);
+  const auto policy = parse_placement_policy(wanted.placement);
   for (const Error* error :
        {intent.ok() ? nullptr : &intent.error(), formula.ok() ? nullptr : &formula.error(),
         policy.ok() ? nullptr : &policy.error()}) {
@@ -32,26 +35,26 @@ Result<DeploymentWish> wish_of(const PlanOptions& options, const ModelSpec& spec
       return *error;
     }
   }
-  if (options.load.context() > spec.max_context) {
+  if (wanted.load.context() > spec.max_context) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--prompt-tokens {} and --output-tokens {}: the model has a context of {} "
                       "tokens: use fewer",
-                      options.load.prompt_tokens, options.load.output_tokens, spec.max_context);
+                      wanted.load.prompt_tokens, wanted.load.output_tokens, spec.max_context);
   }
   double price = 0;
   double bytes = 0;
   for (const PlannedDevice& device : devices.devices) {
-    price += device.price_per_hour * options.price;
+    price += device.price_per_hour * wanted.price;
     bytes += static_cast<double>(device.memory_bytes);
   }
   const auto count = static_cast<double>(devices.devices.size());
   return DeploymentWish{.spec = spec,
-                        .load = options.load,
+                        .load = wanted.load,
                         .intent = *intent,
                         .pricing = {.formula = *formula,
                                     .device_hour = price / count,
                                     .device_bytes = static_cast<std::int64_t>(bytes / count)},
-                        .placement = {.policy = *policy, .theta = options.theta}};
+                        .placement = {.policy = *policy, .theta = wanted.theta}};
 }
 
 // Returns the precisions of --weights; those that devices can be estimated for if it is "auto".
@@ -90,12 +93,22 @@ ConfigurationSteps steps_on(const DeviceProfile& device, const ModelSpec& spec,
       .send = device.send};
 }
 
-// Returns what steps cost on one of the devices of this machine, for both precisions of the KV
-// cache: kept costs, or those of a fingerprint that is made now.
-Result<std::map<KvPrecision, StepCost>> costs_here(const PlanOptions& options,
-                                                   const PlannedModel& model,
-                                                   const PlannedDevice& device,
-                                                   const std::vector<Precision>& precisions) {
+// Returns the least loaded of the devices with as many threads as the first one.
+const PlannedDevice& device_to_profile_on(const std::vector<PlannedDevice>& devices) {
+  const PlannedDevice* least = &devices.front();
+  for (const PlannedDevice& device : devices) {
+    if (device.cpus.threads == least->cpus.threads && device.load < least->load) {
+      least = &device;
+    }
+  }
+  return *least;
+}
+
+// Returns the fingerprints that estimates on this machine rest on: one for each precision of the KV
+// cache.
+Result<std::vector<FingerprintOptions>> fingerprints_here(
+    const PlanOptions& options, const PlannedModel& model,
+    const std::vector<PlannedDevice>& devices, const std::vector<Precision>& precisions) {
   if (model.checkpoint == nullptr) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--like {} has no weights to run here: name devices with a built-in profile, "
@@ -107,22 +120,40 @@ Result<std::map<KvPrecision, StepCost>> costs_here(const PlanOptions& options,
     stored.push_back(Precision::kS24);
     std::sort(stored.begin(), stored.end());
   }
+  std::vector<FingerprintOptions> fingerprints;
+  for (const KvPrecision kv : kPlannedKvs) {
+    fingerprints.push_back({.layers = stored,
+                            .kv = {.precision = kv, .block_tokens = kBlockTokens},
+                            .cpus = device_to_profile_on(devices).cpus,
+                            .max_model_len = std::min(model.spec.max_context, 4096),
+                            .harvest = options.harvest});
+  }
+  return fingerprints;
+}
+
+StepCostSource source_of(const PlanOptions& options, const PlannedModel& model) {
+  return {.model = model.path, .directory = options.variant_cache, .version = kVersion};
+}
+
+// Returns what steps cost on one of the devices of this machine, for both precisions of the KV
+// cache: kept costs, or those of a fingerprint that is made now.
+Result<std::map<KvPrecision, StepCost>> costs_here(const PlanOptions& options,
+                                                   const PlannedModel& model,
+                                                   const std::vector<PlannedDevice>& devices,
+                                                   const std::vector<Precision>& precisions) {
+  const auto fingerprints = fingerprints_here(options, model, devices, precisions);
+  if (!fingerprints.ok()) {
+    return fingerprints.error();
+  }
   std::map<KvPrecision, StepCost> costs;
-  for (const KvPrecision kv : {KvPrecision::kBf16, KvPrecision::kInt8}) {
-    const FingerprintOptions wanted{.layers = stored,
-                                    .kv = {.precision = kv, .block_tokens = kBlockTokens},
-                                    .cpus = device.cpus,
-                                    .max_model_len = std::min(model.spec.max_context, 4096),
-                                    .before_step = options.before_step};
-    const StepCost cost = known_step_cost(
-        {.model = model.path, .directory = options.variant_cache, .version = kVersion},
-        *model.checkpoint, wanted);
+  for (const FingerprintOptions& wanted : *fingerprints) {
+    const StepCost cost = known_step_cost(source_of(options, model), *model.checkpoint, wanted);
     if (!cost.of(precisions.front()).is_known()) {
       return make_error(ErrorCode::kUnavailable,
                         "steps of {} cannot be timed on this machine, see the warning above",
                         model.name);
     }
-    costs.emplace(kv, cost);
+    costs.emplace(wanted.kv.precision, cost);
   }
   return costs;
 }
@@ -196,7 +227,7 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
     report.rests_on.assign(configurations.size(), sources_of(report.devices));
     return estimate_on_profiles(report.wish, configurations, report.devices);
   }
-  const auto costs = costs_here(options, model, devices.front(), *precisions);
+  const auto costs = costs_here(options, model, devices, *precisions);
   if (!costs.ok()) {
     return costs.error();
   }
@@ -213,6 +244,19 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
   return report.estimate_for(report.wish.load);
 }
 
+// Reads the devices, with the loads that are known.
+Result<PlannedDevices> devices_of(const PlanOptions& options, const PlannedModel& model,
+                                  const Machine& machine) {
+  auto devices = read_planned_devices(options.devices, options.cpus, model.spec, machine);
+  if (devices.ok()) {
+    const std::size_t known = std::min(options.loads.size(), devices->devices.size());
+    for (std::size_t device = 0; device < known; ++device) {
+      devices->devices[device].load = options.loads[device];
+    }
+  }
+  return devices;
+}
+
 // Keeps all estimates in the configuration map. A map that cannot be kept is a warning.
 void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanReport& report) {
   std::vector<MappedConfiguration> rows;
@@ -224,8 +268,7 @@ void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanR
                     .total_bytes = of.total_bytes,
                     .rests_on = report.rests_on[i]});
   }
-  const auto database = ProfileDatabase::open(
-      profile_directory({.directory = options.variant_cache, .version = kVersion}));
+  const auto database = ProfileDatabase::open(profile_directory(source_of(options, model)));
   const Status saved =
       database.ok()
           ? (*database)->save({.model = model.identity,
@@ -243,20 +286,20 @@ void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanR
 
 Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
                              const Machine& machine) {
-  PlanReport report{.model = model.name, .space = options.space};
-  auto devices = read_planned_devices(options.devices, options.cpus, model.spec, machine);
+  PlanReport report{
+      .model = model.name, .space = options.space, .most_device_bytes = options.most_device_bytes};
+  auto devices = devices_of(options, model, machine);
   if (!devices.ok()) {
     return devices.error();
   }
   report.devices = *std::move(devices);
-  const std::size_t known = std::min(options.loads.size(), report.devices.devices.size());
-  for (std::size_t device = 0; device < known; ++device) {
-    report.devices.devices[device].load = options.loads[device];
-  }
   for (const PlannedDevice& device : report.devices.devices) {
-    report.states.push_back({.free_bytes = device.free_bytes, .load = device.load});
+    report.states.push_back(
+        {.free_bytes =
+             std::min(device.free_bytes, options.most_device_bytes.value_or(device.free_bytes)),
+         .load = device.load});
   }
-  auto wish = wish_of(options, model.spec, report.devices);
+  auto wish = wish_of(options.intent, model.spec, report.devices);
   if (!wish.ok()) {
     return wish.error();
   }
@@ -270,8 +313,51 @@ Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& mod
     return deployment.error();
   }
   report.deployment = *std::move(deployment);
+  report.perplexity_ratios = measured_ratios({model.identity, model.spec},
+                                             report.deployment.candidates, options.variant_cache);
   keep_map(options, model, report);
   return report;
+}
+
+Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,
+                         const Machine& machine,
+                         const std::function<void(const ProfileProgress&)>& told) {
+  const auto devices = devices_of(options, model, machine);
+  if (!devices.ok()) {
+    return devices.error();
+  }
+  const auto precisions = wanted_precisions(options, false);
+  if (!precisions.ok()) {
+    return precisions.error();
+  }
+  auto fingerprints = fingerprints_here(options, model, devices->devices, *precisions);
+  if (!fingerprints.ok()) {
+    return fingerprints.error();
+  }
+  ProfileProgress progress{.fingerprints = static_cast<int>(fingerprints->size())};
+  for (FingerprintOptions& wanted : *fingerprints) {
+    progress = {.fingerprint = progress.fingerprint + 1, .fingerprints = progress.fingerprints};
+    told(progress);
+    wanted.told = [&](const FingerprintProgress& now) {
+      progress.steps = now.steps;
+      progress.of_steps = now.of_steps;
+      progress.discarded = now.discarded;
+      told(progress);
+    };
+    const StepCostSource source = source_of(options, model);
+    if (const Status anew = forget_step_times(source, model.spec, wanted); !anew.ok()) {
+      return anew;
+    }
+    std::string remark;
+    const auto found = learn_step_cost(source, *model.checkpoint, wanted, &remark);
+    if (!found.ok()) {
+      return found.error();
+    }
+    if (!remark.empty()) {
+      return make_error(ErrorCode::kUnavailable, "the fingerprint is not kept: {}", remark);
+    }
+  }
+  return {};
 }
 
 }  // namespace protean

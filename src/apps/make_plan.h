@@ -1,18 +1,21 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/intent_options.h"
 #include "apps/plan_report.h"
 #include "base/result.h"
 #include "contract/model_spec.h"
-#include "control/placement.h"
-#include "cost/configuration_cost.h"
 #include "host/machine.h"
 #include "model/checkpoint.h"
+#include "replica/harvest.h"
+#include "server/residence.h"
 
 namespace protean {
 
@@ -21,17 +24,13 @@ struct PlanOptions {
   std::string devices = "1";
   std::string cpus = {};           // that a number of devices divides; empty: all
   std::vector<double> loads = {};  // of each device; empty: as --devices says
+  std::optional<std::int64_t> most_device_bytes = {};  // that the model may take of each device
   std::string space = "protean";
-  std::string intent = "min-cost";
-  std::string formula = "memory-time";
-  double price = 1;
-  PlannedLoad load;
-  std::string placement = "hybrid";
-  double theta = PlacementOptions().theta;
+  IntentOptions intent = {.intent = "min-cost"};
   std::string weights = "auto";
   std::string variant_cache;
   bool as_it_is = false;  // only what this checkpoint can be loaded as: no pruning, rounding only
-  std::function<void()> before_step = {};  // see FingerprintOptions
+  Harvest harvest = {};   // of a fingerprint, while models serve
 };
 
 // The model of a plan: its sizes, and if it is not a known model's sizes alone, its files.
@@ -48,5 +47,11 @@ struct PlannedModel {
 // steps were never timed on a device of this machine, which takes seconds.
 Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
                              const Machine& machine);
+
+// Makes the fingerprints that plans of a model rest on, whether or not they are kept, and keeps
+// them. Tells how far it is after each timed run.
+Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,
+                         const Machine& machine,
+                         const std::function<void(const ProfileProgress&)>& told);
 
 }  // namespace protean

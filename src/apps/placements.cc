@@ -69,7 +69,9 @@ IntentWish wish_of(const MovableModel& model, const ModelMove& move) {
 
 void Placements::add(std::size_t place, std::shared_ptr<const PlanReport> report, double load_s) {
   const std::lock_guard lock(mutex_);
-  placed_.insert_or_assign(place, Placed{std::move(report), load_s, ModelLoad(window_ns_)});
+  const auto found = placed_.find(place);
+  ModelLoad load = found == placed_.end() ? ModelLoad(window_ns_) : std::move(found->second.load);
+  placed_.insert_or_assign(place, Placed{std::move(report), load_s, std::move(load)});
 }
 
 void Placements::remove(std::size_t place) {
@@ -93,12 +95,6 @@ void Placements::failed_to_move(std::size_t place, TimeNs now_ns) {
   }
 }
 
-void Placements::clear_loads() {
-  for (auto& [place, placed] : placed_) {
-    placed.load.clear();
-  }
-}
-
 // Returns the plan whose devices count; null if there is none.
 const PlanReport* Placements::common_report() const {
   for (const auto& [place, placed] : placed_) {
@@ -112,7 +108,7 @@ const PlanReport* Placements::common_report() const {
 // Returns can_move() to a caller that holds the lock.
 bool Placements::moves() const {
   const PlanReport* report = common_report();
-  return window_ns_ > 0 && report != nullptr && are_apart(report->devices.devices);
+  return may_move_ && report != nullptr && are_apart(report->devices.devices);
 }
 
 bool Placements::can_move() const {
@@ -141,7 +137,11 @@ MovableModel Placements::movable(const Placed& placed, const ModelSample& sample
                      .busy = placed.load.busy(),
                      .busy_error = placed.load.busy_error(),
                      .change_s = placed.load_s};
-  if (report == nullptr || report->devices.devices.size() != count || now_ns < placed.stays_ns) {
+  if (report != nullptr && report->most_device_bytes) {
+    model.most_device_bytes = *report->most_device_bytes;
+  }
+  if (report == nullptr || report->devices.devices.size() != count || !sample.may_move ||
+      now_ns < placed.stays_ns) {
     return model;
   }
   model.wish = report->wish;
@@ -162,25 +162,29 @@ std::vector<DeviceState> Placements::devices_now() const {
   return std::vector<DeviceState>(count, {.free_bytes = free / static_cast<std::int64_t>(count)});
 }
 
-std::optional<ModelLoader::ModelToMove> Placements::choose_move(
-    std::span<const ModelSample> samples, TimeNs now_ns) {
-  const std::lock_guard lock(mutex_);
-  if (!moves()) {
-    return std::nullopt;
-  }
-  if (samples.empty()) {
-    clear_loads();
-    return std::nullopt;
-  }
-  bool is_full = true;
+// Returns false if a model has not been watched for a window.
+bool Placements::add_samples(std::span<const ModelSample> samples, TimeNs now_ns) {
+  bool full = true;
   for (const ModelSample& sample : samples) {
     const auto found = placed_.find(sample.model);
     if (found != placed_.end()) {
       found->second.load.sample(now_ns, sample.running);
     }
-    is_full = is_full && found != placed_.end() && found->second.load.is_full();
+    full = full && found != placed_.end() && found->second.load.is_full();
   }
-  if (!is_full || now_ns < next_choice_ns_) {
+  return full;
+}
+
+std::optional<ModelLoader::ModelToMove> Placements::choose_move(
+    std::span<const ModelSample> samples, TimeNs now_ns) {
+  const std::lock_guard lock(mutex_);
+  const bool all_full = add_samples(samples, now_ns);
+  // While a model comes, goes or changes, none may move.
+  if (std::none_of(samples.begin(), samples.end(),
+                   [](const ModelSample& sample) { return sample.may_move; })) {
+    changed_ns_ = now_ns;
+  }
+  if (!moves() || !all_full || now_ns - changed_ns_ < window_ns_ || now_ns < next_choice_ns_) {
     return std::nullopt;
   }
   next_choice_ns_ = now_ns + window_ns_ / kChoicesInWindow;
@@ -192,7 +196,7 @@ std::optional<ModelLoader::ModelToMove> Placements::choose_move(
   if (!move) {
     return std::nullopt;
   }
-  clear_loads();
+  changed_ns_ = now_ns;
   return ModelLoader::ModelToMove{.model = samples[move->model].model,
                                   .wish = wish_of(models[move->model], *move)};
 }

@@ -21,14 +21,17 @@ namespace protean {
 // On which devices a server's models compute, and how busy each is. May be used from any thread.
 class Placements {
  public:
-  // Models move by the load of the last `window_ns`; with 0 they never do.
-  explicit Placements(TimeNs window_ns) : window_ns_(window_ns) {}
+  // Models move by the load of the last `window_ns`; with 0 they never do, and loads are those of
+  // the last two minutes.
+  explicit Placements(TimeNs window_ns)
+      : may_move_(window_ns > 0), window_ns_(may_move_ ? window_ns : ModelLoad::kWindowNs) {}
 
   // The model at this place of all models is loaded, which took `load_s`. `report` is of the plan
   // that placed it; null: it computes on all devices and never moves.
   void add(std::size_t place, std::shared_ptr<const PlanReport> report, double load_s);
   void remove(std::size_t place);
   // The model was loaded again, or could not move: it stays for twice as many windows each time.
+  // All models stay for a window after each change.
   void loaded(std::size_t place, double load_s);
   void failed_to_move(std::size_t place, TimeNs now_ns);
   // Models that sleep keep so much of the free memory for themselves.
@@ -56,13 +59,15 @@ class Placements {
 
   const PlanReport* common_report() const;
   bool moves() const;
-  void clear_loads();
+  bool add_samples(std::span<const ModelSample> samples, TimeNs now_ns);
   MovableModel movable(const Placed& placed, const ModelSample& sample, TimeNs now_ns) const;
   std::vector<DeviceState> devices_now() const;
 
+  const bool may_move_;
   const TimeNs window_ns_;
   mutable std::mutex mutex_;
   std::map<std::size_t, Placed> placed_;
+  TimeNs changed_ns_ = 0;  // when a model last came, went or changed
   TimeNs next_choice_ns_ = 0;
   std::atomic<std::int64_t> claimed_bytes_ = 0;
 };

@@ -67,34 +67,6 @@ int run_plan(PlanCommand& command) {
   return 0;
 }
 
-void add_intent_options(CLI::App& app, PlanCommand& command) {
-  app.option_defaults()->group("Intent");
-  app.add_option("--intent", command.plan.intent,
-                 "min-latency, min-cost, min-memory, min-device-hours, latency-slo=500ms (the "
-                 "cheapest that keeps it) or cost-slo=0.02 (the fastest within it)")
-      ->type_name("INTENT")
-      ->capture_default_str();
-  app.add_option("--cost", command.plan.formula,
-                 "What costs, summed over devices: memory-time (price of a device-hour * share of "
-                 "its memory * time of an answer), memory (price * share, for an hour) or "
-                 "device-time (price * time of an answer)")
-      ->type_name("FORMULA")
-      ->capture_default_str();
-  app.add_option("--price", command.plan.price,
-                 "Price of a device-hour; a file of --devices may give more or less")
-      ->check(number_range(0, 1e9))
-      ->capture_default_str();
-  app.add_option("--batch", command.plan.load.batch, "Requests at once")
-      ->check(whole_number(1, 4096))
-      ->capture_default_str();
-  app.add_option("--prompt-tokens", command.plan.load.prompt_tokens, "Tokens of each prompt")
-      ->check(whole_number(1, kMostTokens))
-      ->capture_default_str();
-  app.add_option("--output-tokens", command.plan.load.output_tokens, "Tokens of each answer")
-      ->check(whole_number(1, kMostTokens))
-      ->capture_default_str();
-}
-
 void add_space_options(CLI::App& app, PlanCommand& command) {
   app.option_defaults()->group("Configurations and devices");
   app.add_option("--devices", command.plan.devices,
@@ -109,14 +81,6 @@ void add_space_options(CLI::App& app, PlanCommand& command) {
   app.add_option("--weights", command.plan.weights,
                  "Precisions of weights to consider, such as bf16,w8 (not with --space iserve)")
       ->type_name("LIST")
-      ->capture_default_str();
-  app.add_option("--placement", command.plan.placement,
-                 "Which devices with room to take: least-loaded, packing, or hybrid (the most "
-                 "loaded ones below --theta, otherwise the least loaded)")
-      ->type_name("POLICY")
-      ->capture_default_str();
-  app.add_option("--theta", command.plan.theta, "Load above which hybrid packs nothing on a device")
-      ->check(number_range(0, 1))
       ->capture_default_str();
 }
 
@@ -134,7 +98,7 @@ void add_plan(CLI::App& root, int& exit_code) {
   app->add_option("--like", command->like, "A published model's sizes, without its weights")
       ->type_name("NAME");
   add_variant_cache_option(*app, command->plan.variant_cache);
-  add_intent_options(*app, *command);
+  add_intent_options(*app, command->plan.intent);
   add_space_options(*app, *command);
   app->option_defaults()->group("Output");
   app->add_option("--rows", command->rows, "Configurations to show")

@@ -38,13 +38,15 @@ std::string row_text(const PlanReport& report, std::size_t place, std::size_t ca
   const EstimatedConfiguration& of = report.deployment.candidates[candidate];
   const Score& score = report.deployment.scores[candidate];
   const bool chosen = candidate == report.deployment.chosen;
-  return fmt::format("{:>4}  {:<42} {:>9.1f} {:>8.2f} {:>10.1f} {:>9.2f} {:>9.2f} {:>11.3g} {}\n",
-                     place, to_string(of.configuration), of.latency.ttft_us / kUsPerMs,
-                     of.latency.tpot_us / kUsPerMs, score.latency_ms, gib(of.total_bytes),
-                     gib(fullest_bytes(report, of)), score.cost,
-                     chosen                    ? "chosen"
-                     : fits(report, candidate) ? ""
-                                               : "does not fit");
+  const std::optional<double> ratio = report.perplexity_ratios[candidate];
+  return fmt::format(
+      "{:>4}  {:<42} {:>9.1f} {:>8.2f} {:>10.1f} {:>9.2f} {:>9.2f} {:>11.3g} {:>10} {}\n", place,
+      to_string(of.configuration), of.latency.ttft_us / kUsPerMs, of.latency.tpot_us / kUsPerMs,
+      score.latency_ms, gib(of.total_bytes), gib(fullest_bytes(report, of)), score.cost,
+      ratio ? fmt::format("{:.4f}", *ratio) : "",
+      chosen                    ? "chosen"
+      : fits(report, candidate) ? ""
+                                : "does not fit");
 }
 
 // One stage of the chosen placement.
@@ -130,6 +132,9 @@ json::object row_json(const PlanReport& report, std::size_t candidate) {
           {"cost", score.cost},
           {"device_seconds", score.device_seconds},
           {"fits", fits(report, candidate)},
+          {"perplexity_ratio", report.perplexity_ratios[candidate]
+                                   ? json::value(*report.perplexity_ratios[candidate])
+                                   : json::value()},
           {"rests_on", report.rests_on[candidate]}};
 }
 
@@ -166,8 +171,9 @@ std::string plan_text(const PlanReport& report, int rows) {
       report.devices.devices.size() == 1 ? "" : "s", to_string(wish.intent),
       to_string(wish.pricing.formula), wish.load.prompt_tokens, wish.load.output_tokens,
       wish.load.batch);
-  text += fmt::format("{:>4}  {:<42} {:>9} {:>8} {:>10} {:>9} {:>9} {:>11}\n", "rank",
-                      "configuration", "TTFT ms", "TPOT ms", "answer ms", "GiB", "GiB/dev", "cost");
+  text += fmt::format("{:>4}  {:<42} {:>9} {:>8} {:>10} {:>9} {:>9} {:>11} {:>10}\n", "rank",
+                      "configuration", "TTFT ms", "TPOT ms", "answer ms", "GiB", "GiB/dev", "cost",
+                      "PPL ratio");
   const auto shown = std::min<std::size_t>(found.ranked.size(), static_cast<std::size_t>(rows));
   for (std::size_t place = 0; place < shown; ++place) {
     text += row_text(report, place + 1, found.ranked[place]);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +19,11 @@ struct PlanReport {
   std::string space;
   DeploymentWish wish;
   PlannedDevices devices;
-  std::vector<DeviceState> states;    // the devices' states
-  std::vector<std::string> rests_on;  // one for each candidate
+  std::vector<DeviceState> states;  // the devices' states, within `most_device_bytes`
+  std::optional<std::int64_t> most_device_bytes = {};  // that the model may take of each device
+  std::vector<std::string> rests_on;                   // one for each candidate
+  // Perplexity over that of the unchanged model, where measured; one for each candidate.
+  std::vector<std::optional<double>> perplexity_ratios = {};
   Deployment deployment;
   // Estimates the same configurations for another load; empty with built-in profiles.
   std::function<std::vector<EstimatedConfiguration>(const PlannedLoad& load)> estimate_for = {};

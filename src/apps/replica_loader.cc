@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "apps/serve_intent.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "host/machine.h"
@@ -13,8 +14,8 @@
 namespace protean {
 namespace {
 
-constexpr std::size_t kJobs = 64;  // push() does not refuse more
-constexpr TimeNs kRest = 4;        // of the time of a step of a fingerprint, after it, under load
+constexpr TimeNs kRest = 4;  // of the time of a step of a fingerprint, after it, under load
+constexpr TimeNs kShortestRestNs = kNsPerS / 4;
 constexpr TimeNs kLongestRestNs = kNsPerS;
 constexpr std::chrono::milliseconds kLook{1};  // between looks at whether there are requests
 
@@ -32,10 +33,7 @@ void trim() {
 ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
                              std::vector<std::unique_ptr<Replicas>> loaded, Server& server,
                              Defaults defaults)
-    : server_(server),
-      defaults_(std::move(defaults)),
-      placements_(defaults_.move_window_ns),
-      jobs_(kJobs) {
+    : server_(server), defaults_(std::move(defaults)), placements_(defaults_.move_window_ns) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     const std::shared_ptr<void> borrowed;  // the models outlive this object
     residents_.push_back(
@@ -47,69 +45,102 @@ ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
         "--move-models auto moves no model until one has an --intent and --devices of 2 or more "
         "with CPUs of their own");
   }
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this] { jobs_.run(); });
 }
 
 ReplicaLoader::~ReplicaLoader() {
-  ending_ = true;
   jobs_.close();
   thread_.join();
 }
 
-void ReplicaLoader::run() {
-  while (true) {
-    const std::vector<std::function<void()>> jobs = jobs_.pop_all();
-    if (jobs.empty()) {
-      return;
-    }
-    for (const std::function<void()>& job : jobs) {
-      --waiting_;
-      if (!ending_) {
-        job();
-        placements_.claim(claimed_bytes());
-      }
-    }
-  }
-}
-
-// Waits before a step of a fingerprint for a moment in which no model has requests; if they go on,
-// for a few times as long as the step before took, so that they lose a small share of the CPUs. If
-// another job waits, such as a model that a request wakes, the fingerprint hurries.
-void ReplicaLoader::await_idle() {
+// Waits before a step of a fingerprint or a layer that is loaded for a moment in which no model has
+// requests; if they go on, for a few times as long as the step before took, so that they lose a
+// small share of the CPUs. Models that requests wake come first. Returns false if the server ends.
+bool ReplicaLoader::await_turn() {
   const TimeNs now_ns = steady_now_ns();
-  const TimeNs until_ns = now_ns + std::min(kRest * (now_ns - stepped_ns_), kLongestRestNs);
-  while (!server_.idle() && waiting_ == 0 && !ending_ && steady_now_ns() < until_ns) {
+  const TimeNs until_ns =
+      now_ns + std::clamp(kRest * (now_ns - stepped_ns_), kShortestRestNs, kLongestRestNs);
+  while (!jobs_.closed() && (jobs_.hurries() || (!server_.quiet() && steady_now_ns() < until_ns))) {
     std::this_thread::sleep_for(kLook);
   }
   stepped_ns_ = steady_now_ns();
+  return !jobs_.closed();
+}
+
+// Counts short jobs too, which load models.
+Harvest ReplicaLoader::harvest() {
+  return {.await_turn = [this] { return await_turn(); },
+          .quiet = [this]() -> std::optional<std::uint64_t> {
+            const auto requests = server_.quiet();
+            return requests && !jobs_.hurries() ? std::optional(*requests + jobs_.short_jobs())
+                                                : std::nullopt;
+          }};
 }
 
 OpenOptions ReplicaLoader::open_options() {
   return {.may_morph = defaults_.may_morph,
           .may_move = defaults_.move_window_ns > 0,
-          .before_step = [this] { await_idle(); },
+          .harvest = harvest(),
           .device_loads = placements_.device_loads()};
 }
 
 void ReplicaLoader::give(std::function<void()> job) {
-  ++waiting_;
-  jobs_.push(std::move(job));
+  jobs_.give([this, job = std::move(job)] {
+    job();
+    placements_.claim(claimed_bytes());
+  });
+}
+
+// A short job plans nothing, and measures only what a model that wakes lacks.
+void ReplicaLoader::give_short(std::function<void()> job) {
+  jobs_.give_short([this, job = std::move(job)] {
+    job();
+    placements_.claim(claimed_bytes());
+  });
+}
+
+// Opens a model and learns what its steps cost.
+Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& open) {
+  std::optional<Result<OpenModel>> opened;
+  jobs_.run_aside([&] {
+    opened.emplace(open());
+    if (opened->ok()) {
+      learn_costs(**opened, harvest());
+    }
+  });
+  if (jobs_.closed()) {
+    return make_error(ErrorCode::kUnavailable, "the server ends");
+  }
+  return *std::move(opened);
+}
+
+Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident) {
+  std::optional<Result<std::unique_ptr<Replicas>>> replicas;
+  jobs_.run_aside([&] {
+    replicas.emplace(
+        start_replicas(*resident.model, *resident.sink, [this] { return await_turn(); }));
+  });
+  return *std::move(replicas);
 }
 
 void ReplicaLoader::unload(std::size_t model) {
-  give([this, model] { unload_now(model); });
+  give_short([this, model] { unload_now(model); });
 }
 
 void ReplicaLoader::load(std::size_t model) {
-  give([this, model] { load_now(model); });
+  give_short([this, model] { load_now(model); });
 }
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
   give([this, model, wish] { replace_now(model, wish); });
 }
 
+void ReplicaLoader::profile(std::size_t model) {
+  give([this, model] { profile_now(model); });
+}
+
 void ReplicaLoader::remove(std::size_t model) {
-  give([this, model] { remove_now(model); });
+  give_short([this, model] { remove_now(model); });
 }
 
 Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields) {
@@ -133,7 +164,7 @@ void ReplicaLoader::unload_now(std::size_t model) {
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   const TimeNs began_ns = steady_now_ns();
-  // Requests wait for it, so a fingerprint that is missing waits for no other model's.
+  learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
   auto replicas = start_replicas(*resident.model, *resident.sink);
   if (!replicas.ok()) {
     log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
@@ -168,13 +199,15 @@ ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
 void ReplicaLoader::deploy_now(ModelSetting setting) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
-  auto opened = open_further_model(std::move(setting), open_options(), claimed_bytes());
+  auto opened = plan([&, claimed = claimed_bytes()] {
+    return open_further_model(std::move(setting), open_options(), claimed);
+  });
   if (!opened.ok()) {
     server_.failed(name, opened.error());
     return;
   }
   Resident resident = open(*std::move(opened));
-  auto replicas = start_replicas(*resident.model, *resident.sink, [this] { await_idle(); });
+  auto replicas = load_aside(resident);
   if (!replicas.ok()) {
     server_.failed(name, replicas.error());
     return;
@@ -185,18 +218,24 @@ void ReplicaLoader::deploy_now(ModelSetting setting) {
   add(std::move(resident));
 }
 
-// Loads the model next to the one that it replaces if there is memory for both.
+// Loads the model next to the one that it replaces if there is memory for both. The former one may
+// be removed meanwhile, or wake.
 void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
-  const Resident& before = residents_[model];
+  const std::shared_ptr<OpenModel> before = residents_[model].model;
+  if (before == nullptr) {
+    return;
+  }
   const TimeNs began_ns = steady_now_ns();
   OpenOptions options = open_options();
   options.device_loads = placements_.device_loads(model);
   if (wish.move) {
-    options.chosen = report_of_move(*before.model->report, wish);
+    options.chosen = report_of_move(*before->report, wish);
   }
   // A move takes only memory that is free, so that no request ever waits for it.
-  const std::int64_t own_bytes = wish.move ? memory_of(*before.model) : 0;
-  auto opened = open_for_intent(*before.model, wish, options, claimed_bytes() + own_bytes);
+  const std::int64_t own_bytes = wish.move ? memory_of(*before) : 0;
+  auto opened = plan([&, claimed = claimed_bytes() + own_bytes] {
+    return open_for_intent(*before, wish, options, claimed);
+  });
   const auto fail = [&](const Error& error) {
     placements_.failed_to_move(model, steady_now_ns());
     server_.not_replaced(model, error);
@@ -206,17 +245,20 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     return;
   }
   server_.planned(model, opened->plan);
-  if (same_configuration(*before.model, *opened)) {
-    before.model->report = opened->report;  // of the latest intent
-    placements_.add(model, opened->report, before.model->load_s);
+  if (residents_[model].model == nullptr) {
+    return;
+  }
+  if (same_configuration(*before, *opened)) {
+    before->report = opened->report;  // of the latest intent
+    placements_.add(model, opened->report, before->load_s);
     server_.kept(model);
     return;
   }
-  opened->load_s = before.model->load_s;  // until it is loaded
+  opened->load_s = before->load_s;  // until it is loaded
   Resident resident = open(*std::move(opened));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
   if (memory_of(*resident.model) <= free_memory_bytes() - claimed_bytes()) {
-    auto replicas = start_replicas(*resident.model, *resident.sink, [this] { await_idle(); });
+    auto replicas = load_aside(resident);
     if (!replicas.ok()) {
       fail(replicas.error());
       return;
@@ -231,6 +273,33 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
             seconds_since(began_ns), resident.model->plan.configuration);
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});
   add(std::move(resident));
+}
+
+void ReplicaLoader::profile_now(std::size_t model) {
+  const std::shared_ptr<OpenModel> of = residents_[model].model;
+  if (of == nullptr) {
+    server_.profiled(
+        model, make_error(ErrorCode::kNotFound, "the model was removed or served anew: ask again"));
+    return;
+  }
+  Status done;
+  jobs_.run_aside([&] {
+    const auto files = open_model_files(of->asked.model);  // the model's own are in use
+    if (!files.ok()) {
+      done = files.error();
+      return;
+    }
+    const Machine machine = this_machine();
+    done = profile_for_intents({.intent = {},
+                                .variant_cache = of->setting.morph.variant_cache,
+                                .machine = machine,
+                                .device_loads = placements_.device_loads(),
+                                .harvest = harvest()},
+                               *files, of->asked.model, [&](const ProfileProgress& progress) {
+                                 server_.profiling(model, progress);
+                               });
+  });
+  server_.profiled(model, done);
 }
 
 void ReplicaLoader::add(Resident resident) {

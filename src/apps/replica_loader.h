@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <boost/json/object.hpp>
 #include <cstddef>
 #include <functional>
@@ -13,7 +12,8 @@
 
 #include "apps/placements.h"
 #include "apps/served_models.h"
-#include "base/bounded_queue.h"
+#include "replica/harvest.h"
+#include "replica/job_queue.h"
 #include "replica/replica.h"
 #include "server/residence.h"
 #include "server/server.h"
@@ -21,7 +21,8 @@
 namespace protean {
 
 // Loads and unloads the replicas of a server's models, one after the other, and opens models that
-// are deployed while it runs.
+// are deployed while it runs. Plans and fingerprints of models that come are made in moments
+// without requests, and do not delay a model that a request wakes.
 class ReplicaLoader final : public ModelLoader {
  public:
   // What flags say of all models, unless a model's own fields differ.
@@ -42,6 +43,7 @@ class ReplicaLoader final : public ModelLoader {
   void load(std::size_t model) override;
   Status deploy(const std::string& name, const boost::json::object& fields) override;
   void replace(std::size_t model, const IntentWish& wish) override;
+  void profile(std::size_t model) override;
   void remove(std::size_t model) override;
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override;
 
@@ -52,14 +54,18 @@ class ReplicaLoader final : public ModelLoader {
     std::unique_ptr<Replicas> replicas;  // null while the model sleeps
   };
 
-  void run();
-  void await_idle();
+  bool await_turn();
+  Harvest harvest();
   OpenOptions open_options();
   void give(std::function<void()> job);
+  void give_short(std::function<void()> job);
+  Result<OpenModel> plan(const std::function<Result<OpenModel>()>& open);
+  Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident);
   void unload_now(std::size_t model);
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting);
   void replace_now(std::size_t model, const IntentWish& wish);
+  void profile_now(std::size_t model);
   void remove_now(std::size_t model);
   Resident open(OpenModel model);
   void add(Resident resident);
@@ -67,12 +73,10 @@ class ReplicaLoader final : public ModelLoader {
 
   Server& server_;
   const Defaults defaults_;
-  Placements placements_;             // of the models that serve
-  std::vector<Resident> residents_;   // used by the thread alone once it runs
-  TimeNs stepped_ns_ = 0;             // when await_idle() last returned
-  std::atomic<bool> ending_ = false;  // jobs that have not begun are dropped
-  std::atomic<int> waiting_ = 0;      // jobs that have not begun
-  BoundedQueue<std::function<void()>> jobs_;
+  Placements placements_;            // of the models that serve
+  std::vector<Resident> residents_;  // used by the thread alone once it runs
+  TimeNs stepped_ns_ = 0;            // when await_turn() last returned
+  JobQueue jobs_;
   std::thread thread_;
 };
 

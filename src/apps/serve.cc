@@ -146,6 +146,7 @@ Result<std::vector<std::unique_ptr<Replicas>>> load(std::vector<OpenModel>& mode
   std::vector<std::unique_ptr<Replicas>> all;
   std::vector<Error> errors;
   for (std::size_t i = 0; i < models.size(); ++i) {
+    learn_costs(models[i]);
     auto replicas = start_replicas(models[i], *server.sink(i));
     if (replicas.ok()) {
       all.push_back(*std::move(replicas));

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <boost/json/serialize.hpp>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "apps/make_plan.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "host/topology.h"
 #include "model/variant_file.h"
 
@@ -37,42 +39,91 @@ PlannedLoad within(PlannedLoad load, int max_context) {
   return load;
 }
 
-Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& scene,
-                                                            const ModelFiles& files,
-                                                            const ModelOptions& options) {
-  const std::string& intent = scene.intent;
-  if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--intent {} chooses precisions and parallelism: remove {}", intent, flag);
-  }
+namespace {
+
+// What is planned, and the options of its plan but for the intent.
+struct Planning {
+  PlannedModel model;
+  PlanOptions options;
+};
+
+Result<Planning> planning_of(const IntentScene& scene, const ModelFiles& files,
+                             const ModelOptions& options) {
   const ModelSpec& spec = files.checkpoint->spec();
   const auto identity = identify_model(options.model, spec);
   if (!identity.ok()) {
     return identity.error();
   }
-  const std::string devices = options.group.devices == "auto" ? "1" : options.group.devices;
-  if (devices.find_first_not_of("0123456789") != devices.npos) {
+  return Planning{
+      .model = {.name = files.name,
+                .identity = identity->hex(),
+                .spec = spec,
+                .path = options.model,
+                .checkpoint = files.checkpoint},
+      .options = {.devices = options.group.devices == "auto" ? "1" : options.group.devices,
+                  .cpus = options.compute.cpus,
+                  .loads = scene.device_loads,
+                  .variant_cache = scene.variant_cache,
+                  .as_it_is = true,
+                  .harvest = scene.harvest}};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& scene,
+                                                            const ModelFiles& files,
+                                                            const ModelOptions& options) {
+  const std::string& intent = scene.intent.intent;
+  if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--intent {} with --devices {}: give the number of devices", intent, devices);
+                      "--intent {} chooses precisions and parallelism: remove {}", intent, flag);
   }
-  auto report = make_plan({.devices = devices,
-                           .cpus = options.compute.cpus,
-                           .loads = scene.device_loads,
-                           .intent = intent,
-                           .load = within(scene.load, spec.max_context),
-                           .variant_cache = scene.variant_cache,
-                           .as_it_is = true,
-                           .before_step = scene.before_step},
-                          {.name = files.name,
-                           .identity = identity->hex(),
-                           .spec = spec,
-                           .path = options.model,
-                           .checkpoint = files.checkpoint},
-                          scene.machine);
-  if (!report.ok()) {
-    return report.error();
+  auto planning = planning_of(scene, files, options);
+  if (!planning.ok()) {
+    return planning.error();
   }
-  return std::make_shared<const PlanReport>(*std::move(report));
+  PlanOptions& wanted = planning->options;
+  if (wanted.devices.find_first_not_of("0123456789") != std::string::npos) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--intent {} with --devices {}: give the number of devices", intent,
+                      wanted.devices);
+  }
+  wanted.intent = scene.intent;
+  wanted.intent.load = within(scene.intent.load, planning->model.spec.max_context);
+  if (options.device_memory != "auto") {
+    const auto bytes = parse_bytes(options.device_memory);
+    if (!bytes.ok()) {
+      return make_error(bytes.error().code, "--device-memory: {}", bytes.error().message);
+    }
+    wanted.most_device_bytes = *bytes;
+  }
+  auto report = make_plan(wanted, planning->model, scene.machine);
+  if (report.ok()) {
+    return std::make_shared<const PlanReport>(*std::move(report));
+  }
+  if (report.error().code == ErrorCode::kExhausted && wanted.most_device_bytes) {
+    return make_error(ErrorCode::kExhausted, "{}, or raise --device-memory {}",
+                      report.error().message, options.device_memory);
+  }
+  return report.error();
+}
+
+Status profile_for_intents(const IntentScene& scene, const ModelFiles& files,
+                           const ModelOptions& options,
+                           const std::function<void(const ProfileProgress&)>& told) {
+  const auto planning = planning_of(scene, files, options);
+  return planning.ok() ? profile_for_plans(planning->options, planning->model, scene.machine, told)
+                       : Status(planning.error());
+}
+
+std::shared_ptr<const PlanReport> next_choice(const PlanReport& report) {
+  auto next = next_deployment(report.wish, report.deployment, report.states);
+  if (!next) {
+    return nullptr;
+  }
+  PlanReport changed = report;
+  changed.deployment = *std::move(next);
+  return std::make_shared<const PlanReport>(std::move(changed));
 }
 
 IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& options) {
@@ -104,15 +155,15 @@ IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& option
                     std::make_shared<const std::string>(boost::json::serialize(plan_json(report)))};
 }
 
-Status forget_choice(ModelOptions& options, std::size_t devices) {
-  if (options.group.replicas > 1) {
+Status forget_choice(ModelOptions& options, const Sizing& sizing) {
+  if (sizing.replicas() > 1) {
     return make_error(ErrorCode::kInvalidArgument,
                       "an intent chooses for one replica, and --data-parallel-size is {}: deploy "
                       "the model with 1",
-                      options.group.replicas);
+                      sizing.replicas());
   }
   if (options.group.devices == "auto") {
-    options.group.devices = fmt::format("{}", devices);
+    options.group.devices = fmt::format("{}", sizing.devices.size());
   }
   options.dtype = "auto";
   options.kv_cache_dtype = "auto";

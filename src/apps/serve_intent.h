@@ -6,25 +6,26 @@
 #include <string>
 #include <vector>
 
+#include "apps/intent_options.h"
 #include "apps/plan_report.h"
 #include "base/result.h"
-#include "cost/configuration_cost.h"
 #include "host/machine.h"
+#include "replica/harvest.h"
 #include "replica/model_files.h"
 #include "replica/model_options.h"
+#include "replica/sizing.h"
 #include "server/residence.h"
 
 namespace protean {
 
-// An intent, where estimates for it are kept, the requests that they are for, and the machine whose
-// free memory it may use. Requests longer than the model's context are shortened.
+// An intent, where estimates for it are kept, and the machine whose free memory it may use.
+// Requests longer than the model's context are shortened.
 struct IntentScene {
-  std::string intent;
+  IntentOptions intent;
   std::string variant_cache;
-  PlannedLoad load;
   const Machine& machine;
-  std::vector<double> device_loads;   // of the server's devices; empty: they are idle
-  std::function<void()> before_step;  // see FingerprintOptions
+  std::vector<double> device_loads;  // of the server's devices; empty: they are idle
+  Harvest harvest;                   // of a fingerprint
 };
 
 // Plans how to serve a model for an intent: chooses the configuration that `protean plan` would
@@ -34,6 +35,15 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
                                                             const ModelFiles& files,
                                                             const ModelOptions& options);
 
+// Times the steps that such plans of a model rest on. See profile_for_plans().
+Status profile_for_intents(const IntentScene& scene, const ModelFiles& files,
+                           const ModelOptions& options,
+                           const std::function<void(const ProfileProgress&)>& told);
+
+// Returns the plan with the next configuration that fits, for a model that cannot be sized in the
+// chosen one; null if there is none.
+std::shared_ptr<const PlanReport> next_choice(const PlanReport& report);
+
 // Sets in `options` what a plan chose: the precisions of weights and KV, and the division among
 // devices. If the model is to be `bound`, it computes on the CPUs of its devices alone. Logs it.
 IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& options);
@@ -42,8 +52,7 @@ IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& option
 PlannedLoad within(PlannedLoad load, int max_context);
 
 // Resets in `options` what an intent chooses, so that another one can choose again among as many
-// devices: `devices` of them if the options do not say. Fails if the options ask for several
-// replicas.
-Status forget_choice(ModelOptions& options, std::size_t devices);
+// devices: those of `sizing` if the options do not say. Fails if that has several replicas.
+Status forget_choice(ModelOptions& options, const Sizing& sizing);
 
 }  // namespace protean

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
+#include <optional>
 #include <utility>
 
-#include "apps/command_line.h"
-#include "apps/options.h"
 #include "apps/serve_intent.h"
 #include "apps/version.h"
 #include "base/log.h"
@@ -92,7 +90,7 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
       .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
                              const Form& form) { return pages_by_device(spec, form, page_bytes); },
       .ttft_target_ns = std::llround(setting.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
-      .replicas = setting.model.group.replicas,
+      .replicas = sizing.replicas(),
       .router = std::string(to_string(replica.router)),
       .card = card_of(setting, files, sizing.form)};
 }
@@ -110,79 +108,6 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
   for (const std::string& warning : sizing.warnings) {
     log::warning("{}", warning);
   }
-}
-
-// Learns what steps cost, if that is more than a nominal cost tells. Several devices share a step,
-// which a fingerprint on one of them does not tell: their steps are learned while they run.
-void learn_costs(const ModelSetting& setting, const ModelFiles& files,
-                 const std::function<void()>& before_step, ReplicaOptions& replica) {
-  if (replica.sizing.form.group.size() == 1) {
-    FingerprintOptions wanted = fingerprint_options(replica);
-    wanted.before_step = before_step;
-    const StepCost alone = known_step_cost({.model = setting.model.model,
-                                            .directory = setting.morph.variant_cache,
-                                            .version = kVersion},
-                                           *files.checkpoint, wanted);
-    if (alone.is_known()) {
-      replica.cost = group_cost(alone, files.checkpoint->spec(), wanted.layers, kAssumedSums);
-    }
-  }
-}
-
-// Adds the flags that a model's table may have.
-void add_table_flags(CLI::App& app, ModelSetting& setting) {
-  app.set_help_flag();
-  add_model_setting(app, setting);
-  app.add_option("--model", setting.model.model);
-}
-
-// Returns the setting of a model with flags that `common` has otherwise.
-Result<ModelSetting> setting_of(const ModelSetting& common, const std::string& name,
-                                const std::vector<std::string>& flags) {
-  ModelSetting setting = common;
-  setting.name = name;
-  CLI::App app;
-  add_table_flags(app, setting);
-  try {
-    app.parse(std::vector<std::string>(flags.rbegin(), flags.rend()));  // takes them from the back
-  } catch (const CLI::ParseError& error) {
-    return make_error(ErrorCode::kInvalidArgument, "{}", error.what());
-  }
-  return setting;
-}
-
-// Reads a model's table of the file `path`.
-Result<ModelSetting> setting_of(const ModelSetting& common, const TableArguments& table,
-                                const std::string& path) {
-  auto setting = setting_of(common, table.name, table.arguments);
-  if (!setting.ok()) {
-    return make_error(ErrorCode::kInvalidArgument, "--models {}: [{}]: {}", path, table.name,
-                      setting.error().message);
-  }
-  if (setting->model.model.empty()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--models {}: [{}] needs model = \"MODEL\", a path or a name on a hub", path,
-                      table.name);
-  }
-  return setting;
-}
-
-// Returns an error if a name is given to two models.
-Status check_names(const std::vector<ModelSetting>& settings) {
-  std::map<std::string, std::string> owners;
-  for (const ModelSetting& setting : settings) {
-    std::vector<std::string> names = setting.served_names;
-    names.push_back(setting.name);
-    for (const std::string& name : names) {
-      const auto [place, is_new] = owners.emplace(name, setting.model.model);
-      if (!is_new) {
-        return make_error(ErrorCode::kInvalidArgument,
-                          "two models are named \"{}\", {} and {}: give each a name of its own",
-                          name, place->second, setting.model.model);
-      }
-    }
-  }
-  return {};
 }
 
 // Only a policy or an operator changes a form. Replicas that become groups have one that may
@@ -206,6 +131,54 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                         machine);
 }
 
+struct SizedModel {
+  ModelSetting setting;  // with what its intent chose
+  IntentPlan plan;
+  std::shared_ptr<const PlanReport> report;  // of this plan; null without an intent
+  ReplicaOptions replica;
+};
+
+// Plans for the intent of a setting, and sizes the model. A configuration that fits by its estimate
+// but has no room for longer steps or more KV gives way to the next one.
+Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& options,
+                              const ModelFiles& files, const Machine& machine, int parts) {
+  SizedModel sized{.setting = asked, .plan = {}, .report = options.chosen, .replica = {}};
+  if (sized.report == nullptr && !asked.intent.intent.empty()) {
+    auto chosen = choose_for_intent({.intent = asked.intent,
+                                     .variant_cache = asked.morph.variant_cache,
+                                     .machine = machine,
+                                     .device_loads = options.device_loads,
+                                     .harvest = options.harvest},
+                                    files, asked.model);
+    if (!chosen.ok()) {
+      return chosen.error();
+    }
+    sized.report = *std::move(chosen);
+  }
+  std::optional<Error> first;
+  while (true) {
+    sized.setting = asked;
+    if (sized.report != nullptr) {
+      sized.plan = apply_plan(*sized.report, options.may_move, sized.setting.model);
+    }
+    auto replica = choose_share(sized.setting, options.may_morph, files, machine, parts);
+    if (replica.ok()) {
+      sized.replica = *std::move(replica);
+      return sized;
+    }
+    first = first.value_or(replica.error());
+    const bool planned = sized.report != nullptr && options.chosen == nullptr;
+    if (replica.error().code != ErrorCode::kExhausted || !planned) {
+      return *first;
+    }
+    sized.report = next_choice(*sized.report);
+    if (sized.report == nullptr) {
+      return *first;
+    }
+    log::warning("{}: the next configuration by rank is tried", replica.error().message);
+  }
+}
+
 // The model's files are on disk.
 Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
                              const Machine& machine, int parts) {
@@ -222,35 +195,19 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   if (!files.ok()) {
     return files.error();
   }
-  const ModelSetting asked = setting;
-  IntentPlan plan;
-  std::shared_ptr<const PlanReport> report = options.chosen;
-  if (report == nullptr && !setting.intent.empty()) {
-    auto chosen = choose_for_intent({.intent = setting.intent,
-                                     .variant_cache = setting.morph.variant_cache,
-                                     .load = setting.load,
-                                     .machine = machine,
-                                     .device_loads = options.device_loads,
-                                     .before_step = options.before_step},
-                                    *files, setting.model);
-    if (!chosen.ok()) {
-      return chosen.error();
-    }
-    report = *std::move(chosen);
-  }
-  if (report != nullptr) {
-    plan = apply_plan(*report, options.may_move, setting.model);
-  }
   const auto tool_format = choose_tool_format(setting, *files);
   if (!tool_format.ok()) {
     return tool_format.error();
   }
-  auto replica = choose_share(setting, options.may_morph, *files, machine, parts);
-  if (!replica.ok()) {
-    return replica.error();
+  const ModelSetting asked = std::move(setting);
+  auto sized = size_model(asked, options, *files, machine, parts);
+  if (!sized.ok()) {
+    return sized.error();
   }
-  set_policies(setting.fleet, *replica);
-  const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
+  setting = std::move(sized->setting);
+  ReplicaOptions& replica = sized->replica;
+  set_policies(setting.fleet, replica);
+  const int most = replica.sizing.replicas() * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
   auto opened = std::make_unique<ModelFiles>(*std::move(files));
@@ -258,135 +215,23 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
     opened->name = setting.name;
   }
   ServedModel served =
-      served_model(setting, *opened, *replica, *tool_format, static_cast<std::size_t>(*grammars));
+      served_model(setting, *opened, replica, *tool_format, static_cast<std::size_t>(*grammars));
   Inbox& events = *inbox;
   const ServiceLimits limits{
       .max_outstanding = most,
       .sleep_idle_ns = setting.sleep_idle_s > 0 ? setting.sleep_idle_s * kNsPerS : kForeverNs};
-  const std::string intent = setting.intent;
+  const std::string intent = setting.intent.intent;
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
-                   .plan = plan,
-                   .report = std::move(report),
+                   .plan = sized->plan,
+                   .report = std::move(sized->report),
                    .files = std::move(opened),
-                   .replica = *std::move(replica),
+                   .replica = std::move(replica),
                    .inbox = std::move(inbox),
-                   .hosted = {std::move(served), limits, events, nullptr, intent, plan}};
+                   .hosted = {std::move(served), limits, events, nullptr, intent, sized->plan}};
 }
 
 }  // namespace
-
-void add_model_setting(CLI::App& app, ModelSetting& setting) {
-  add_model_options(app, setting.model);
-  app.get_option("MODEL")->required(false);
-  app.option_defaults()->group("Model");
-  app.add_option(
-         "--served-model-name", setting.served_names,
-         "Name by which clients may call the model (default its name on the hub, or the path's "
-         "last part). May be repeated")
-      ->type_name("NAME");
-  app.add_option("--sleep-idle-seconds", setting.sleep_idle_s,
-                 "Give the model's weights and KV cache back after so many seconds without a "
-                 "request; the next one loads it again. 0 is never")
-      ->check(whole_number(0, 1 << 30))
-      ->capture_default_str();
-  app.add_option("--max-num-queued-reqs", setting.max_queued,
-                 "Most requests that wait in addition to --max-num-seqs; more are answered 429")
-      ->check(whole_number(0, 1 << 20))
-      ->capture_default_str()
-      ->group("Batching");
-  app.add_option("--intent", setting.intent,
-                 "Choose precisions and parallelism for min-latency, min-cost, min-memory, "
-                 "min-device-hours, latency-slo=500ms or cost-slo=0.02, as protean plan does, on "
-                 "up to --devices devices")
-      ->type_name("INTENT")
-      ->group("Devices");
-  add_fleet_options(app, setting.fleet);
-  add_morph_options(app, setting.morph);
-  app.option_defaults()->group("Answers");
-  app.add_option("--tool-call-parser", setting.tool_call_parser,
-                 "Format in which the model writes tool calls; auto follows its chat template")
-      ->type_name("FORMAT")
-      ->check(one_of({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "glm4",
-                      "granite", "command", "none"}))
-      ->capture_default_str();
-  app.add_option("--pooling", setting.pooling,
-                 "Make an embedding from the mean of all tokens or from the last one")
-      ->check(one_of({"mean", "last"}))
-      ->capture_default_str();
-  app.add_option("--grammar-memory", setting.grammar_memory,
-                 "Bound for the compiled schemas and patterns of structured output and their token "
-                 "masks, in addition to --device-memory; the least recently used are dropped")
-      ->type_name("SIZE")
-      ->capture_default_str();
-}
-
-Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
-                                                 const std::vector<std::string>& texts,
-                                                 const std::string& path) {
-  if (!common.served_names.empty()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--served-model-name {}: several models have the names that --model and "
-                      "--models give them",
-                      common.served_names.front());
-  }
-  std::vector<ModelSetting> settings;
-  for (const std::string& text : texts) {
-    const std::size_t equals = text.find('=');
-    ModelSetting setting = common;
-    setting.name = text.substr(0, equals);
-    setting.model.model = equals == text.npos ? "" : text.substr(equals + 1);
-    if (setting.name.empty() || setting.model.model.empty()) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "--model {}: write NAME=MODEL; a single model is served by protean serve "
-                        "MODEL",
-                        text);
-    }
-    settings.push_back(std::move(setting));
-  }
-  if (!path.empty()) {
-    ModelSetting shown;
-    CLI::App app;
-    add_table_flags(app, shown);
-    const auto tables = read_tables("--models", path, app);
-    if (!tables.ok()) {
-      return tables.error();
-    }
-    for (const TableArguments& table : *tables) {
-      auto setting = setting_of(common, table, path);
-      if (!setting.ok()) {
-        return setting.error();
-      }
-      settings.push_back(*std::move(setting));
-    }
-  }
-  if (const Status unique = check_names(settings); !unique.ok()) {
-    return unique.error();
-  }
-  return settings;
-}
-
-Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,
-                                   const boost::json::object& fields) {
-  ModelSetting plain = common;  // what belongs to one model only is not common
-  plain.model.model.clear();
-  plain.model.name.clear();
-  plain.served_names.clear();
-  CLI::App app;
-  add_table_flags(app, plain);
-  boost::json::object flags = fields;
-  flags.erase("name");
-  const auto arguments = read_flags(flags, app);
-  if (!arguments.ok()) {
-    return arguments.error();
-  }
-  auto setting = setting_of(plain, name, *arguments);
-  if (setting.ok() && setting->model.model.empty()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "\"model\" is missing: a path, or a name on a hub that was pulled");
-  }
-  return setting;
-}
 
 Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
   if (count == 1) {
@@ -426,13 +271,14 @@ Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& op
 Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wish,
                                   const OpenOptions& options, std::int64_t claimed_bytes) {
   ModelSetting setting = before.asked;
-  setting.intent = wish.intent;
-  for (const auto& [number, known] : {std::pair(&setting.load.batch, wish.batch),
-                                      std::pair(&setting.load.prompt_tokens, wish.prompt_tokens),
-                                      std::pair(&setting.load.output_tokens, wish.output_tokens)}) {
+  setting.intent.intent = wish.intent;
+  PlannedLoad& load = setting.intent.load;
+  for (const auto& [number, known] :
+       {std::pair(&load.batch, wish.batch), std::pair(&load.prompt_tokens, wish.prompt_tokens),
+        std::pair(&load.output_tokens, wish.output_tokens)}) {
     *number = known > 0 ? known : *number;
   }
-  const Status reset = forget_choice(setting.model, before.replica.sizing.devices.size());
+  const Status reset = forget_choice(setting.model, before.replica.sizing);
   return reset.ok()
              ? open_further_model(std::move(setting), options, claimed_bytes - memory_of(before))
              : Result<OpenModel>(reset.error());
@@ -487,11 +333,27 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
   return models;
 }
 
+// The fingerprint runs on the first device. Devices that share steps take what it says of their
+// parts.
+void learn_costs(OpenModel& model, const Harvest& harvest) {
+  ReplicaOptions& replica = model.replica;
+  const Checkpoint& checkpoint = *model.files->checkpoint;
+  FingerprintOptions wanted = fingerprint_options(replica);
+  wanted.harvest = harvest;
+  const StepCost alone = known_step_cost({.model = model.setting.model.model,
+                                          .directory = model.setting.morph.variant_cache,
+                                          .version = kVersion},
+                                         checkpoint, wanted);
+  if (alone.is_known()) {
+    replica.cost = group_cost(alone, checkpoint.spec(), wanted.layers, kAssumedSums);
+  }
+}
+
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
-                                                 const std::function<void()>& before_step) {
-  learn_costs(model.setting, *model.files, before_step, model.replica);
+                                                 const std::function<bool()>& await_turn) {
   const TimeNs began_ns = steady_now_ns();
-  auto replicas = Replicas::start(model.replica, *model.files->checkpoint, *model.inbox, sink);
+  auto replicas =
+      Replicas::start(model.replica, {*model.files->checkpoint, await_turn}, *model.inbox, sink);
   model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
   return replicas;
 }

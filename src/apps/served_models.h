@@ -1,54 +1,20 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <boost/json/object.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "apps/fleet_options.h"
-#include "apps/morph_options.h"
+#include "apps/model_setting.h"
 #include "apps/plan_report.h"
 #include "base/result.h"
-#include "cost/configuration_cost.h"
+#include "replica/harvest.h"
 #include "replica/model_files.h"
 #include "replica/replica.h"
 #include "server/server.h"
 
 namespace protean {
-
-// How one of a server's models is to be served, as a user states it.
-struct ModelSetting {
-  std::string name;  // the name that the user gives the model; empty: its own
-  ModelOptions model;
-  MorphOptions morph;
-  FleetOptions fleet;
-  std::string intent;  // empty: the other options say how to serve
-  PlannedLoad load;    // that the intent's estimates are for
-  std::vector<std::string> served_names;
-  int max_queued = 1024;
-  int sleep_idle_s = 0;  // 0: the model never sleeps
-  std::string grammar_memory = "256MiB";
-  std::string tool_call_parser = "auto";
-  std::string pooling = "mean";
-};
-
-// Adds MODEL, which may be left out, and the flags that may differ among a server's models.
-void add_model_setting(CLI::App& app, ModelSetting& setting);
-
-// Returns a setting for each NAME=MODEL of `texts`, then for each table of the TOML file `path`, if
-// it is not empty. A setting is `common`, changed by what its table says. Fails if two models share
-// a name.
-Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
-                                                 const std::vector<std::string>& texts,
-                                                 const std::string& path);
-
-// Returns the setting of a model that a JSON object describes: "model" and the flags that differ
-// from `common`, as in a table of such a file.
-Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,
-                                   const boost::json::object& fields);
 
 // A model whose files are open and whose memory is chosen. Its weights are still on disk.
 struct OpenModel {
@@ -67,8 +33,8 @@ struct OpenModel {
 struct OpenOptions {
   bool may_morph = false;  // forms may change even if no policy changes them
   bool may_move = false;   // models with an intent compute on the CPUs of their devices alone
-  std::function<void()> before_step = {};  // pauses a fingerprint, see FingerprintOptions
-  std::vector<double> device_loads = {};   // of the devices for intents; empty: they are idle
+  Harvest harvest = {};    // of fingerprints, while other models serve
+  std::vector<double> device_loads = {};  // of the devices for intents; empty: they are idle
   std::shared_ptr<const PlanReport> chosen = nullptr;  // the plan of a move; null: an intent plans
 };
 
@@ -98,10 +64,16 @@ std::int64_t memory_of(const OpenModel& model);
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);
 
-// Loads a model: learns what its steps cost and starts its replicas, which pack missing variants in
-// the background if a policy may use them. `model` and `sink` outlive the replicas.
+// Learns what a model's steps cost, if that is more than a nominal cost tells. Several devices
+// share a step, which a fingerprint on one of them does not tell: their steps are learned while
+// they run.
+void learn_costs(OpenModel& model, const Harvest& harvest = {});
+
+// Loads a model and starts its replicas, which pack missing variants in the background if a policy
+// may use them. `model` and `sink` outlive the replicas. Asks `await_turn` after each layer; it may
+// be empty.
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
-                                                 const std::function<void()>& before_step = {});
+                                                 const std::function<bool()>& await_turn = {});
 
 // Returns the error of several models that failed. `count` is the number of all models.
 Error error_of_models(const std::vector<Error>& errors, std::size_t count);

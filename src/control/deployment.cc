@@ -32,6 +32,25 @@ Error does_not_fit(const DeploymentWish& wish, const Deployment& found,
       count == 1 ? "the device with most" : fmt::format("each of the {} devices with most", count));
 }
 
+// Chooses and places the first configuration from this rank on that fits. Returns false if there is
+// none.
+bool choose_from(std::size_t rank, const DeploymentWish& wish, std::span<const DeviceState> devices,
+                 Deployment& found) {
+  for (; rank < found.ranked.size(); ++rank) {
+    const EstimatedConfiguration& candidate = found.candidates[found.ranked[rank]];
+    const Configuration& configuration = candidate.configuration;
+    if (place_by_memory(configuration, devices, candidate.memory, wish.spec.layers)) {
+      auto placement =
+          place(configuration, devices, candidate.memory, wish.spec.layers, wish.placement);
+      check(placement.has_value(), "what fits some devices can be placed");
+      found.chosen = found.ranked[rank];
+      found.placement = *std::move(placement);
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<EstimatedConfiguration> estimate(const ModelSpec& spec, const PlannedLoad& load,
@@ -61,19 +80,18 @@ Result<Deployment> deploy(const DeploymentWish& wish,
     return ranked.error();
   }
   found.ranked = *std::move(ranked);
-  for (const std::size_t index : found.ranked) {
-    const EstimatedConfiguration& candidate = found.candidates[index];
-    if (!place_by_memory(candidate.configuration, devices, candidate.memory, wish.spec.layers)) {
-      continue;
-    }
-    auto placement =
-        place(candidate.configuration, devices, candidate.memory, wish.spec.layers, wish.placement);
-    check(placement.has_value(), "what fits some devices can be placed");
-    found.chosen = index;
-    found.placement = *std::move(placement);
-    return found;
+  if (!choose_from(0, wish, devices, found)) {
+    return does_not_fit(wish, found, devices);
   }
-  return does_not_fit(wish, found, devices);
+  return found;
+}
+
+std::optional<Deployment> next_deployment(const DeploymentWish& wish, Deployment found,
+                                          std::span<const DeviceState> devices) {
+  const auto now = std::find(found.ranked.begin(), found.ranked.end(), found.chosen);
+  check(now != found.ranked.end(), "a deployment was chosen by its rank");
+  const auto next = static_cast<std::size_t>(now - found.ranked.begin()) + 1;
+  return choose_from(next, wish, devices, found) ? std::optional(std::move(found)) : std::nullopt;
 }
 
 }  // namespace protean

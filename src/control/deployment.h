@@ -48,4 +48,9 @@ Result<Deployment> deploy(const DeploymentWish& wish,
                           std::vector<EstimatedConfiguration> candidates,
                           std::span<const DeviceState> devices);
 
+// Chooses the next configuration in the order of ranks that fits, when the chosen one turned out
+// not to; nothing if there is none.
+std::optional<Deployment> next_deployment(const DeploymentWish& wish, Deployment found,
+                                          std::span<const DeviceState> devices);
+
 }  // namespace protean

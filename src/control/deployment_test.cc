@@ -160,6 +160,29 @@ TEST(Deployment, WhatDoesNotFitNamesTheNearestConfiguration) {
   EXPECT_NE(found.error().message.find("more on each of the 2 devices"), std::string::npos);
 }
 
+TEST(Deployment, TheNextChoiceIsTheNextOneThatFits) {
+  const ModelSpec spec = llama_70b();
+  DeploymentWish wish{.spec = spec, .load = {}, .intent = *parse_intent("min-latency")};
+  wish.pricing.device_bytes = 48 * kGiB;
+  const std::vector<DeviceState> devices(8, {.free_bytes = 24 * kGiB});
+  auto found = deploy(wish, on_a6000(spec, wish.load), devices);
+  ASSERT_TRUE(found.ok());
+  std::vector<std::size_t> chosen;
+  for (std::optional<Deployment> next = *found; next;
+       next = next_deployment(wish, *std::move(next), devices)) {
+    chosen.push_back(next->chosen);
+  }
+  std::vector<std::size_t> fitting;
+  for (const std::size_t candidate : found->ranked) {
+    const EstimatedConfiguration& of = found->candidates[candidate];
+    if (place_by_memory(of.configuration, devices, of.memory, spec.layers)) {
+      fitting.push_back(candidate);
+    }
+  }
+  EXPECT_EQ(chosen, fitting);
+  EXPECT_LT(fitting.size(), found->ranked.size());
+}
+
 TEST(Deployment, ABudgetThatNothingMeetsNamesTheNearestMiss) {
   DeploymentWish wish{.spec = llama_70b()};
   wish.intent = {.objective = Objective::kCost, .latency_slo_ms = 1};

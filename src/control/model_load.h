@@ -16,8 +16,6 @@ class ModelLoad {
 
   // The model computes `running` requests at this moment.
   void sample(TimeNs now_ns, int running);
-  // Forgets all samples, as when the model is placed anew.
-  void clear() { samples_.clear(); }
 
   // Returns true if the samples span the window.
   bool is_full() const;

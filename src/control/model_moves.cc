@@ -117,6 +117,7 @@ class Moves {
     for (std::size_t i = 0; i < states.size(); ++i) {
       const int device = static_cast<int>(i);
       states[i].load = 0;
+      states[i].free_bytes = std::min(states[i].free_bytes, moved.most_device_bytes);
       for (std::size_t other = 0; other < models_.size(); ++other) {
         states[i].load +=
             other != model && holds(works_[other].devices, device) ? works_[other].alone : 0;

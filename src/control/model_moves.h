@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,6 +25,7 @@ struct MovableModel {
   double busy = 0;           // share of the window in which it had requests
   double busy_error = 0;     // by which the share may be wrong
   double change_s = 0;       // time to load it once more
+  std::int64_t most_device_bytes = std::numeric_limits<std::int64_t>::max();  // that it may take
 };
 
 // A change of one model's configuration or devices, and what is predicted of it.

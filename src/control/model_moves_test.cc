@@ -54,6 +54,18 @@ TEST(ModelMoves, AModelLeavesADeviceThatAnotherOneUses) {
   EXPECT_NEAR(move->costs_s, 2 * 0.5 * (1 + 2), 1e-9);
 }
 
+TEST(ModelMoves, AModelMovesOnlyToWhatItsOwnBoundAllows) {
+  std::vector<MovableModel> models = {model_on(0, 1), model_on(0, 1)};
+  models[0].candidates.push_back(configuration_of(1, Precision::kW8, 1, kBytes / 2));
+  models[1].candidates.clear();
+  ASSERT_TRUE(move_of(models).has_value());
+  EXPECT_EQ(move_of(models)->candidate, 1U);
+  models[0].most_device_bytes = kBytes / 2;
+  EXPECT_EQ(move_of(models)->candidate, 1U);
+  models[0].most_device_bytes = kBytes / 2 - 1;
+  EXPECT_FALSE(move_of(models).has_value());
+}
+
 TEST(ModelMoves, NothingMovesThatSavesLessThanItCosts) {
   std::vector<MovableModel> models = {model_on(0, 0.1), model_on(0, 0.1)};
   ASSERT_TRUE(move_of(models).has_value());
@@ -173,7 +185,7 @@ class Machine {
         models_[move->model].devices = move->placement.devices;
         settled_ns_ = now_ns_ + 3 * kNsPerS;
         for (ModelLoad& load : loads_) {
-          load.clear();
+          load = ModelLoad();
         }
       }
     }
@@ -245,7 +257,7 @@ TEST(ModelLoad, CountsTheWindow) {
   }
   EXPECT_EQ(load.busy(), 1);
   EXPECT_EQ(load.busy_error(), 0);
-  load.clear();
+  load = ModelLoad();
   EXPECT_FALSE(load.is_full());
 }
 

@@ -56,6 +56,7 @@ struct Fingerprint {
   double seconds = 0;            // time that learning took
   double load_seconds = 0;       // part of `seconds` that loading weights took
   int kept_times = 0;            // times of steps that an earlier measurement had kept
+  int disturbed_steps = 0;       // steps that were never timed without requests of others
 };
 
 }  // namespace protean

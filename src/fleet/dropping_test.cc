@@ -207,16 +207,16 @@ TEST(DropVote, AGroupIsLookedAtAgainUntilItsDemandIsSteady) {
 // A copy at lower precision frees less when it is dropped, so more of them are.
 TEST(Dropping, WhatCopiesFreeIsWhatTheyAreNow) {
   for (const bool lowered : {false, true}) {
-    GroupScene scene({.replicas = 4, .blocks = 70, .drop = DropPolicy::kPaper});
+    GroupScene scene({.replicas = 4, .blocks = 48, .drop = DropPolicy::kPaper});
     for (std::int32_t replica = 0; lowered && replica < 4; ++replica) {
-      FormWish wish{.layers = scene.form.layer_precision, .kv_blocks = 70};
+      FormWish wish{.layers = scene.form.layer_precision, .kv_blocks = 48};
       std::fill(wish.layers.begin(), wish.layers.end(), LayerPrecision{});
       scene.send(WantForm{1, wish}, ReplicaId{replica});
       ASSERT_TRUE(scene.sink.form_answer->ok()) << scene.sink.form_answer->error().message;
     }
     scene.settle();
-    for (int topic = 0; topic < 5; ++topic) {  // one for each replica, and one that lacks 55 blocks
-      scene.arrive(topic, 268, 4);
+    for (int topic = 0; topic < 5; ++topic) {  // one fills each replica, and one lacks 48 blocks
+      scene.arrive(topic, 192, 1);
     }
     scene.send(Cancel{RequestId{5}});
     scene.settle();

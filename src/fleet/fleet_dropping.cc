@@ -39,13 +39,13 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
     const Observation& seen = seen_[i];
     DropCandidate& candidate =
         candidates.emplace_back(DropCandidate{.replicas = grouping_.replicas_of(replica),
+                                              .by_layers = serves_by_layers(i),
                                               .kv_blocks = seen.kv_blocks,
                                               .kv_blocks_used = seen.kv_blocks_used,
                                               .kv_blocks_awaited = seen.kv_blocks_awaited,
                                               .whole_kv_blocks = seen.kv_blocks});
-    if (grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers) {
+    if (candidate.by_layers) {
       const Group& group = grouping_.group(replica);
-      candidate.by_layers = true;
       candidate.home_kv_blocks = group.home.kv.blocks;
       candidate.whole_kv_blocks = std::ssize(group.homes) * group.home.kv.blocks;
     }

@@ -77,8 +77,8 @@ class Grouping {
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }
-  // Returns the homes of a group by shards that parts although no operator asked for it.
-  std::optional<std::vector<ReplicaId>> parting() const;
+  // Returns the homes of a group by `by` that parts although no operator asked for it.
+  std::optional<std::vector<ReplicaId>> parting(GroupBy by) const;
   // Returns the id of a group that parts although no operator asked for it, and that serves until a
   // request has room in a home.
   std::optional<ReplicaId> waits_to_part() const;

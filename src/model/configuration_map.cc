@@ -16,8 +16,8 @@ namespace {
 constexpr const char* kKey =
     "model = ? AND devices = ? AND batch = ? AND prompt_tokens = ? AND output_tokens = ?";
 constexpr const char* kInsert =
-    "INSERT INTO configuration_map VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-    "?)";
+    "INSERT INTO configuration_estimates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+    "?, ?)";
 
 constexpr std::array kMethods = {WeightMethod::kNearest, WeightMethod::kGptq, WeightMethod::kAwq};
 constexpr std::array kKvs = {KvPrecision::kF32, KvPrecision::kBf16, KvPrecision::kInt8};
@@ -40,31 +40,47 @@ auto named(const Values& values, std::string_view text) {
   return found == values.end() ? std::nullopt : std::optional(*found);
 }
 
-// Reads the columns from `tensor` on. Nothing if another version wrote words that are not known.
-std::optional<MappedConfiguration> read_row(const SqlStatement& row) {
-  const auto weights = parse_precision(row.text(2));
-  const auto method = named(kMethods, row.text(3));
-  const auto kv = named(kKvs, row.text(4));
-  const std::int64_t pruning = row.integer(5);
+// Reads the columns `weights`, `method`, `kv`, `pruning` and `pruned_percent`, of which the first
+// is at `column`. Nothing if another version wrote words that are not known.
+std::optional<Configuration> read_stored(const SqlStatement& row, int column) {
+  const auto weights = parse_precision(row.text(column));
+  const auto method = named(kMethods, row.text(column + 1));
+  const auto kv = named(kKvs, row.text(column + 2));
+  const std::int64_t pruning = row.integer(column + 3);
   if (!weights.ok() || !method || !kv || pruning < 0 || pruning >= std::ssize(kPrunings)) {
     return std::nullopt;
   }
-  MappedConfiguration read{
-      .configuration = {.tensor = static_cast<int>(row.integer(0)),
-                        .stages = static_cast<int>(row.integer(1)),
-                        .weights = *weights,
-                        .method = *method,
-                        .kv = *kv,
-                        .pruning = {.kind = kPrunings[static_cast<std::size_t>(pruning)],
-                                    .percent = static_cast<int>(row.integer(6))}},
-      .latency = {.ttft_us = row.number(7), .tpot_us = row.number(8)},
-      .block_bytes = row.integer(9),
-      .total_bytes = row.integer(10),
-      .rests_on = std::string(row.text(12))};
-  if (!row.text(11).empty()) {
-    read.perplexity_ratio = row.number(11);
+  return Configuration{.weights = *weights,
+                       .method = *method,
+                       .kv = *kv,
+                       .pruning = {.kind = kPrunings[static_cast<std::size_t>(pruning)],
+                                   .percent = static_cast<int>(row.integer(column + 4))}};
+}
+
+// Reads the columns from `tensor` on.
+std::optional<MappedConfiguration> read_row(const SqlStatement& row) {
+  auto configuration = read_stored(row, 2);
+  if (!configuration) {
+    return std::nullopt;
   }
-  return read;
+  configuration->tensor = static_cast<int>(row.integer(0));
+  configuration->stages = static_cast<int>(row.integer(1));
+  return MappedConfiguration{.configuration = *configuration,
+                             .latency = {.ttft_us = row.number(7), .tpot_us = row.number(8)},
+                             .block_bytes = row.integer(9),
+                             .total_bytes = row.integer(10),
+                             .rests_on = std::string(row.text(11))};
+}
+
+// Binds the same columns as read_stored() reads.
+void bind_stored(SqlStatement& statement, const Configuration& configuration) {
+  statement.bind(to_string(configuration.weights));
+  statement.bind(to_string(configuration.method));
+  statement.bind(to_string(configuration.kv));
+  statement.bind(
+      static_cast<int>(std::find(kPrunings.begin(), kPrunings.end(), configuration.pruning.kind) -
+                       kPrunings.begin()));
+  statement.bind(configuration.pruning.percent);
 }
 
 void bind_row(SqlStatement& insert, int place, const MappedConfiguration& row) {
@@ -72,22 +88,11 @@ void bind_row(SqlStatement& insert, int place, const MappedConfiguration& row) {
   insert.bind(place);
   insert.bind(configuration.tensor);
   insert.bind(configuration.stages);
-  insert.bind(to_string(configuration.weights));
-  insert.bind(to_string(configuration.method));
-  insert.bind(to_string(configuration.kv));
-  insert.bind(
-      static_cast<int>(std::find(kPrunings.begin(), kPrunings.end(), configuration.pruning.kind) -
-                       kPrunings.begin()));
-  insert.bind(configuration.pruning.percent);
+  bind_stored(insert, configuration);
   insert.bind(row.latency.ttft_us);
   insert.bind(row.latency.tpot_us);
   insert.bind(row.block_bytes);
   insert.bind(row.total_bytes);
-  if (row.perplexity_ratio) {
-    insert.bind(*row.perplexity_ratio);
-  } else {
-    insert.skip();
-  }
   insert.bind(row.rests_on);
 }
 
@@ -99,24 +104,14 @@ Status ProfileDatabase::save(const ConfigurationMapKey& key,
     return error("written");
   }
   const auto write = [&]() -> Status {
-    const auto kept = this->configurations(key);
-    if (!kept.ok()) {
-      return kept.error();
-    }
     SqlStatement remove(handle_,
-                        fmt::format("DELETE FROM configuration_map WHERE {}", kKey).c_str());
+                        fmt::format("DELETE FROM configuration_estimates WHERE {}", kKey).c_str());
     bind_key(remove, key);
     if (remove.step() != SQLITE_DONE) {
       return error("written");
     }
     int place = 0;
-    for (MappedConfiguration row : configurations) {
-      const auto before = std::find_if(kept->begin(), kept->end(), [&](const auto& old) {
-        return old.configuration == row.configuration;
-      });
-      if (!row.perplexity_ratio && before != kept->end()) {
-        row.perplexity_ratio = before->perplexity_ratio;
-      }
+    for (const MappedConfiguration& row : configurations) {
       SqlStatement insert(handle_, kInsert);
       bind_key(insert, key);
       bind_row(insert, place++, row);
@@ -138,8 +133,8 @@ Result<std::vector<MappedConfiguration>> ProfileDatabase::configurations(
     const ConfigurationMapKey& key) const {
   SqlStatement select(
       handle_, fmt::format("SELECT tensor, stages, weights, method, kv, pruning, pruned_percent, "
-                           "ttft_us, tpot_us, block_bytes, total_bytes, perplexity_ratio, rests_on "
-                           "FROM configuration_map WHERE {} ORDER BY place",
+                           "ttft_us, tpot_us, block_bytes, total_bytes, rests_on "
+                           "FROM configuration_estimates WHERE {} ORDER BY place",
                            kKey)
                    .c_str());
   bind_key(select, key);
@@ -154,6 +149,31 @@ Result<std::vector<MappedConfiguration>> ProfileDatabase::configurations(
     return error("read");
   }
   return rows;
+}
+
+Status ProfileDatabase::save_quality(const std::string& model, const Configuration& stored,
+                                     double perplexity_ratio) {
+  SqlStatement insert(handle_,
+                      "INSERT OR REPLACE INTO configuration_quality VALUES (?, ?, ?, ?, ?, ?, ?)");
+  insert.bind(model);
+  bind_stored(insert, stored);
+  insert.bind(perplexity_ratio);
+  return insert.step() == SQLITE_DONE ? Status() : Status(error("written"));
+}
+
+Result<std::vector<MeasuredQuality>> ProfileDatabase::qualities(const std::string& model) const {
+  SqlStatement select(handle_,
+                      "SELECT weights, method, kv, pruning, pruned_percent, perplexity_ratio FROM "
+                      "configuration_quality WHERE model = ?");
+  select.bind(model);
+  std::vector<MeasuredQuality> found;
+  int stepped = select.step();
+  for (; stepped == SQLITE_ROW; stepped = select.step()) {
+    if (const auto configuration = read_stored(select, 0)) {
+      found.push_back({*configuration, select.number(5)});
+    }
+  }
+  return stepped == SQLITE_DONE ? Result(std::move(found)) : error("read");
 }
 
 }  // namespace protean

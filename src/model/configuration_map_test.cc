@@ -34,7 +34,6 @@ std::vector<MappedConfiguration> two_rows() {
            .latency = {.ttft_us = 1500.5, .tpot_us = 20.25},
            .block_bytes = 1LL << 33,
            .total_bytes = 1LL << 36,
-           .perplexity_ratio = 1.04,
            .rests_on = "Vidur's profiles"},
           {.configuration = {.pruning = {.kind = PruningKind::kStructured, .percent = 25}},
            .latency = {.ttft_us = 1, .tpot_us = 2}}};
@@ -54,7 +53,6 @@ TEST_F(ConfigurationMap, IsReadAsItWasSaved) {
     EXPECT_EQ(row.latency.tpot_us, wrote.latency.tpot_us);
     EXPECT_EQ(row.block_bytes, wrote.block_bytes);
     EXPECT_EQ(row.total_bytes, wrote.total_bytes);
-    EXPECT_EQ(row.perplexity_ratio, wrote.perplexity_ratio);
     EXPECT_EQ(row.rests_on, wrote.rests_on);
   }
 }
@@ -71,18 +69,25 @@ TEST_F(ConfigurationMap, AnotherLoadOrDevicesHaveTheirOwn) {
   EXPECT_TRUE(database->configurations(other)->empty());
 }
 
-TEST_F(ConfigurationMap, ANewMapKeepsWhatWasMeasuredOfQuality) {
-  const ConfigurationMapKey key{.model = "m", .devices = "d"};
+TEST_F(ConfigurationMap, TheQualityOfAModelDependsOnHowItIsStoredAlone) {
   const auto database = open();
-  ASSERT_TRUE(database->save(key, two_rows()).ok());
-  std::vector<MappedConfiguration> rows = {two_rows()[0]};
-  rows[0].perplexity_ratio.reset();
-  rows[0].latency.ttft_us = 7;
-  ASSERT_TRUE(database->save(key, rows).ok());
-  const auto read = database->configurations(key);
-  ASSERT_EQ(read->size(), 1U);
-  EXPECT_EQ(read->front().latency.ttft_us, 7);
-  EXPECT_EQ(read->front().perplexity_ratio, 1.04);
+  Configuration stored = two_rows()[0].configuration;
+  ASSERT_TRUE(database->save_quality("m", stored, 1.5).ok());
+  stored.stages = 1;
+  ASSERT_TRUE(database->save_quality("m", stored, 1.04).ok());
+  ASSERT_TRUE(database->save_quality("m", two_rows()[1].configuration, 1.2).ok());
+  ASSERT_TRUE(database->save_quality("other", stored, 7).ok());
+  const auto read = open()->qualities("m");
+  ASSERT_TRUE(read.ok());
+  ASSERT_EQ(read->size(), 2U);
+  for (const MeasuredQuality& one : *read) {
+    Configuration expected = stored;
+    expected.tensor = 1;
+    const bool pruned = one.configuration.pruning.kind == PruningKind::kStructured;
+    EXPECT_EQ(one.configuration, pruned ? two_rows()[1].configuration : expected);
+    EXPECT_EQ(one.perplexity_ratio, pruned ? 1.2 : 1.04);
+  }
+  EXPECT_TRUE(open()->qualities("none")->empty());
 }
 
 }  // namespace

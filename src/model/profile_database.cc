@@ -26,21 +26,25 @@ constexpr const char* kTable =
     "PRIMARY KEY (model, cpu, threads, kv, small_pages, version, format, origin, precisions)) "
     "WITHOUT ROWID";
 constexpr const char* kMapTable =
-    "CREATE TABLE IF NOT EXISTS configuration_map (model TEXT, devices TEXT, batch INTEGER, "
+    "CREATE TABLE IF NOT EXISTS configuration_estimates (model TEXT, devices TEXT, batch INTEGER, "
     "prompt_tokens INTEGER, output_tokens INTEGER, place INTEGER, tensor INTEGER, stages INTEGER, "
     "weights TEXT, method TEXT, kv TEXT, pruning INTEGER, pruned_percent INTEGER, ttft_us REAL, "
-    "tpot_us REAL, block_bytes INTEGER, total_bytes INTEGER, perplexity_ratio REAL, rests_on TEXT, "
+    "tpot_us REAL, block_bytes INTEGER, total_bytes INTEGER, rests_on TEXT, "
     "PRIMARY KEY (model, devices, batch, prompt_tokens, output_tokens, tensor, stages, weights, "
     "method, kv, pruning, pruned_percent)) WITHOUT ROWID";
+constexpr const char* kQualityTable =
+    "CREATE TABLE IF NOT EXISTS configuration_quality (model TEXT, weights TEXT, method TEXT, "
+    "kv TEXT, pruning INTEGER, pruned_percent INTEGER, perplexity_ratio REAL, "
+    "PRIMARY KEY (model, weights, method, kv, pruning, pruned_percent)) WITHOUT ROWID";
 constexpr const char* kStepTable =
-    "CREATE TABLE IF NOT EXISTS fingerprint_step (model TEXT, cpu TEXT, threads INTEGER, kv TEXT, "
+    "CREATE TABLE IF NOT EXISTS fingerprint_time (model TEXT, cpu TEXT, threads INTEGER, kv TEXT, "
     "small_pages INTEGER, version TEXT, format INTEGER, step TEXT, us REAL)";
-constexpr const char* kKeepStep = "INSERT INTO fingerprint_step VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+constexpr const char* kKeepStep = "INSERT INTO fingerprint_time VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
 constexpr const char* kStepTimes =
-    "SELECT us FROM fingerprint_step WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
+    "SELECT us FROM fingerprint_time WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
     "small_pages = ? AND version = ? AND format = ? AND step = ? ORDER BY rowid";
 constexpr const char* kForgetSteps =
-    "DELETE FROM fingerprint_step WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
+    "DELETE FROM fingerprint_time WHERE model = ? AND cpu = ? AND threads = ? AND kv = ? AND "
     "small_pages = ? AND version = ? AND format = ?";
 constexpr const char* kSave =
     "INSERT OR REPLACE INTO step_cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
@@ -135,7 +139,7 @@ ProfileDatabase::~ProfileDatabase() {
 }
 
 Status ProfileDatabase::prepare_tables() {
-  for (const char* table : {kTable, kMapTable, kStepTable}) {
+  for (const char* table : {kTable, kMapTable, kQualityTable, kStepTable}) {
     if (sqlite3_exec(handle_, table, nullptr, nullptr, nullptr) != SQLITE_OK) {
       return error("read");
     }

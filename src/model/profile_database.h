@@ -37,14 +37,19 @@ struct ConfigurationMapKey {
   PlannedLoad load;
 };
 
+// The perplexity of a model as a configuration stores it, over that of the unchanged model.
+struct MeasuredQuality {
+  Configuration configuration;
+  double perplexity_ratio = 0;
+};
+
 // What a configuration is estimated to take.
 struct MappedConfiguration {
   Configuration configuration;
   Latency latency;
-  std::int64_t block_bytes = 0;            // KV block of a layer on each device of its stage
-  std::int64_t total_bytes = 0;            // memory that all devices take together
-  std::optional<double> perplexity_ratio;  // ratio to the unchanged model, where measured
-  std::string rests_on;                    // where the estimate comes from
+  std::int64_t block_bytes = 0;  // KV block of a layer on each device of its stage
+  std::int64_t total_bytes = 0;  // memory that all devices take together
+  std::string rests_on;          // where the estimate comes from
 };
 
 // The profiles of all models, in one SQLite file in the folder of packed weights. Any number of
@@ -77,12 +82,18 @@ class ProfileDatabase {
   // Forgets the times of all steps: the fingerprint is saved.
   Status forget_steps(const StepCostKey& key);
 
-  // Saves a configuration map in place of the one of the same key. A perplexity ratio that is kept
-  // stays where the new map has none.
+  // Saves a configuration map in place of the one of the same key.
   Status save(const ConfigurationMapKey& key, std::span<const MappedConfiguration> configurations);
 
   // Returns a configuration map, in the order in which it was saved; empty if there is none.
   Result<std::vector<MappedConfiguration>> configurations(const ConfigurationMapKey& key) const;
+
+  // Keeps the perplexity of a model as a configuration stores it, over that of the unchanged model.
+  // `model` is its ModelIdentity::hex(). How it is divided among devices does not matter.
+  Status save_quality(const std::string& model, const Configuration& stored,
+                      double perplexity_ratio);
+  // Returns what was measured of a model. Configurations are of one device.
+  Result<std::vector<MeasuredQuality>> qualities(const std::string& model) const;
 
  private:
   ProfileDatabase(sqlite3* handle, std::string name) : handle_(handle), name_(std::move(name)) {}

@@ -38,6 +38,9 @@ constexpr int kStepsToSettle = 3;
 // A pause after which a step is as slow as after any longer one, and how often that is timed.
 constexpr std::chrono::milliseconds kIdle{50};
 constexpr int kWakes = 3;
+// Runs that are discarded because requests came meanwhile, after which a time of such a run is
+// taken: under a load that never ends no other is to be had.
+constexpr int kMostDisturbed = 64;
 
 int timed_vocab(const ModelSpec& spec, Precision highest) {
   const std::int64_t row =
@@ -60,11 +63,13 @@ struct Probe {
   StepPlan plan = {};
   std::string name = {};
   std::vector<double> times_us = {};
+  std::vector<double> disturbed_us = {};  // of runs during which others had requests
 
+  int runs() const { return static_cast<int>(times_us.size() + disturbed_us.size()); }
   // Returns the time that a quarter of the runs stays below. Other load only slows steps down, but
   // the fastest of many is faster than most steps of a server.
   double us() const {
-    std::vector<double> sorted = times_us;
+    std::vector<double> sorted = times_us.empty() ? disturbed_us : times_us;
     const auto quarter = sorted.begin() + std::ssize(sorted) / 4;
     std::nth_element(sorted.begin(), quarter, sorted.end());
     return *quarter;
@@ -89,7 +94,8 @@ class Measurement {
   Result<Fingerprint> run(const Checkpoint& checkpoint) {
     const TimeNs start_ns = steady_now_ns();
     const auto used_s = [&] {
-      return static_cast<double>(steady_now_ns() - start_ns) / static_cast<double>(kNsPerS);
+      return static_cast<double>(steady_now_ns() - start_ns - lost_ns_) /
+             static_cast<double>(kNsPerS);
     };
     const auto rig = make_rig(checkpoint);
     if (!rig.ok()) {
@@ -102,12 +108,22 @@ class Measurement {
     warm_up(**rig);
     double round_s = 0;
     for (int round = 0;
-         round == 0 || (round < kMostRounds && used_s() + round_s < options_.budget_s); ++round) {
+         round == 0 || (round < kMostRounds && used_s() + round_s < options_.budget_s &&
+                        disturbed_ < kMostDisturbed);
+         ++round) {
       const double before_s = used_s();
       time_all(**rig, round);
       round_s = used_s() - before_s;
     }
+    const double wakes_us = wake_us(**rig);
+    const Measured copies = in_quiet([&] { return (*rig)->copy_bytes_per_us(); });
+    if (stopped_) {
+      return make_error(ErrorCode::kUnavailable, "the fingerprint was stopped");
+    }
     found.steps = timed_steps();
+    found.disturbed_steps = static_cast<int>(std::count_if(
+        probes_.begin(), probes_.end(), [](const Probe& probe) { return probe.times_us.empty(); }));
+    found.disturbed_steps += disturbed_wakes_ + (copies.disturbed ? 1 : 0);
     const auto cost = fit_step_cost(found.steps);
     if (!cost.ok()) {
       return cost.error();
@@ -117,12 +133,12 @@ class Measurement {
       logits.step_us *= vocab_ratio();
       logits.row_us *= vocab_ratio();
     }
-    found.cost.wake_us = wake_us(**rig);
-    found.cost.copy_bytes_per_us = (*rig)->copy_bytes_per_us();
+    found.cost.wake_us = wakes_us;
+    found.cost.copy_bytes_per_us = copies.value;
     for (const Precision precision : options_.layers) {
       found.models.push_back(estimate(precision));
     }
-    found.seconds = used_s();
+    found.seconds = static_cast<double>(steady_now_ns() - start_ns) / static_cast<double>(kNsPerS);
     return found;
   }
 
@@ -187,13 +203,15 @@ class Measurement {
     }
   }
 
-  Result<std::unique_ptr<FingerprintRig>> make_rig(const Checkpoint& checkpoint) const {
+  Result<std::unique_ptr<FingerprintRig>> make_rig(const Checkpoint& checkpoint) {
     FingerprintRigOptions rig{.spec = with_layers(spec_, deepest_),
                               .layers = options_.layers,
                               .page_bytes = options_.page_bytes,
                               .kv = options_.kv,
                               .cpus = options_.cpus,
-                              .max_positions = longest_};
+                              .max_positions = longest_,
+                              .await_turn = [this] { return pause(); },
+                              .disturbed = [this] { return is_disturbed(); }};
     rig.spec.vocab = vocab_;
     rig.kv.blocks = 1;
     for (const Probe& probe : probes_) {
@@ -221,58 +239,111 @@ class Measurement {
     for (Probe& probe : probes_) {
       const bool few = probe.shape.tokens() <= kFewTokens;
       const int wanted = (round + 1) * (few ? kRepeats : 1);
-      if (std::ssize(probe.times_us) >= wanted) {
+      if (probe.runs() >= wanted) {
         continue;
       }
-      if (before != probe.precision) {
-        settle(rig, probe);
+      for (int step = 0; step < kStepsToSettle && before != probe.precision && pause(); ++step) {
+        rig.time_us(probe.plan, probe.precision, probe.layers);
       }
       before = probe.precision;
-      pause();
-      while (std::ssize(probe.times_us) < wanted) {
-        if (few) {
-          rig.read_left_out(probe.precision);
-        }
-        probe.times_us.push_back(rig.time_us(probe.plan, probe.precision, probe.layers));
-        if (options_.keep_us) {
-          options_.keep_us(probe.name, probe.times_us.back());
-        }
+      while (probe.runs() < wanted && !stopped_) {
+        time(rig, probe);
       }
     }
   }
 
-  void settle(FingerprintRig& rig, const Probe& probe) const {
-    for (int step = 0; step < kStepsToSettle; ++step) {
-      pause();
-      rig.time_us(probe.plan, probe.precision, probe.layers);
+  void time(FingerprintRig& rig, Probe& probe) {
+    const Measured found = in_quiet([&] {
+      if (quiet() != caches_of_) {  // requests left their own data in the caches
+        rig.time_us(probe.plan, probe.precision, probe.layers);
+      }
+      if (probe.shape.tokens() <= kFewTokens) {
+        rig.read_left_out(probe.precision);
+      }
+      const double us = rig.time_us(probe.plan, probe.precision, probe.layers);
+      caches_of_ = quiet();
+      return us;
+    });
+    if (stopped_) {
+      return;
+    }
+    (found.disturbed ? probe.disturbed_us : probe.times_us).push_back(found.value);
+    if (!found.disturbed && options_.keep_us) {
+      options_.keep_us(probe.name, found.value);
+    }
+    if (options_.told) {
+      const auto timed = std::count_if(probes_.begin(), probes_.end(),
+                                       [](const Probe& one) { return one.runs() > 0; });
+      options_.told({.steps = static_cast<int>(timed),
+                     .of_steps = static_cast<int>(probes_.size()),
+                     .discarded = disturbed_});
     }
   }
 
   // Returns by how much a step takes longer if no step ran for long before it.
-  double wake_us(FingerprintRig& rig) const {
+  double wake_us(FingerprintRig& rig) {
     const Probe& probe = probes_.front();
+    const auto time_us = [&] { return rig.time_us(probe.plan, probe.precision, probe.layers); };
     std::vector<double> longer_us;
     for (int wake = 0; wake < kWakes; ++wake) {
-      settle(rig, probe);
-      const double busy_us = rig.time_us(probe.plan, probe.precision, probe.layers);
-      std::this_thread::sleep_for(kIdle);
-      longer_us.push_back(rig.time_us(probe.plan, probe.precision, probe.layers) - busy_us);
+      const Measured longer = in_quiet([&] {
+        for (int step = 0; step < kStepsToSettle; ++step) {
+          time_us();
+        }
+        const double busy_us = time_us();
+        std::this_thread::sleep_for(kIdle);
+        return time_us() - busy_us;
+      });
+      longer_us.push_back(longer.value);
+      disturbed_wakes_ += longer.disturbed ? 1 : 0;
     }
     std::nth_element(longer_us.begin(), longer_us.begin() + kWakes / 2, longer_us.end());
     return std::max(0.0, longer_us[kWakes / 2]);
   }
 
-  void pause() const {
-    if (options_.before_step) {
-      options_.before_step();
+  // Waits for a turn. Returns false if the measurement is to end.
+  bool pause() {
+    if (options_.harvest.await_turn && !stopped_) {
+      const TimeNs began_ns = steady_now_ns();
+      stopped_ = !options_.harvest.await_turn();
+      lost_ns_ += steady_now_ns() - began_ns;
+      turn_ = quiet();
     }
+    return !stopped_;
+  }
+
+  // Returns true if times since the latest turn will be discarded.
+  bool is_disturbed() const { return disturbed_ < kMostDisturbed && (!turn_ || turn_ != quiet()); }
+
+  // See Harvest; 0 if nothing else computes.
+  std::optional<std::uint64_t> quiet() const {
+    return options_.harvest.quiet ? options_.harvest.quiet() : 0;
+  }
+
+  struct Measured {
+    double value = 0;
+    bool disturbed = false;  // others had requests meanwhile
+  };
+  // Measures again if requests came meanwhile, unless that has happened too often. Without a result
+  // if the measurement is to end.
+  template <class Measure>
+  Measured in_quiet(const Measure& measure) {
+    while (pause()) {
+      const TimeNs began_ns = steady_now_ns();
+      const double value = is_disturbed() ? 0 : measure();
+      if (!is_disturbed()) {
+        return {value, !turn_ || turn_ != quiet()};
+      }
+      ++disturbed_;
+      lost_ns_ += steady_now_ns() - began_ns;
+    }
+    return {};
   }
 
   // Touches all weights and buffers.
-  void warm_up(FingerprintRig& rig) const {
+  void warm_up(FingerprintRig& rig) {
     for (const Probe& probe : probes_) {
-      if (probe.shape.tokens() == longest_chunk() || probe.shape.sampled) {
-        pause();
+      if ((probe.shape.tokens() == longest_chunk() || probe.shape.sampled) && pause()) {
         rig.time_us(probe.plan, probe.precision, probe.layers);
       }
     }
@@ -346,6 +417,12 @@ class Measurement {
   const int deepest_;
   const int longest_;
   std::vector<Probe> probes_;
+  int disturbed_wakes_ = 0;
+  bool stopped_ = false;                   // the harvest is to end
+  std::optional<std::uint64_t> turn_ = 0;  // quiet() when the latest turn was given
+  TimeNs lost_ns_ = 0;  // time that the budget does not count: waits and discarded runs
+  int disturbed_ = 0;   // discarded runs
+  std::optional<std::uint64_t> caches_of_ = 0;  // quiet() when a step was timed last
 };
 
 }  // namespace

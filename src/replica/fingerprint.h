@@ -9,8 +9,16 @@
 #include "cost/fingerprint.h"
 #include "host/cpu_share.h"
 #include "model/checkpoint.h"
+#include "replica/harvest.h"
 
 namespace protean {
+
+// How far a fingerprint is.
+struct FingerprintProgress {
+  int steps = 0;      // that were timed
+  int of_steps = 0;   // that it times
+  int discarded = 0;  // times during which requests came
+};
 
 struct FingerprintOptions {
   std::vector<Precision> layers;  // precisions that layers may have, the highest first
@@ -18,13 +26,17 @@ struct FingerprintOptions {
   std::int64_t page_bytes = 0;    // page size of the pool if the form may change; 0: no pool
   CpuShare cpus;
   int max_model_len = 4096;
-  double budget_s = 2.6;  // steps are timed again while this is not used up, loading included
-  // Called before each step, for a pause in which others compute; may be empty.
-  std::function<void()> before_step;
+  // Steps are timed again while this is not used up, loading included, waiting excluded.
+  double budget_s = 2.6;
+  // Asked before each timed run and each component that is loaded. Times during which requests came
+  // are discarded.
+  Harvest harvest = {};
   // Returns the times that an earlier measurement, which did not end, kept of a step; may be empty.
   std::function<std::vector<double>(const std::string& step)> kept_us = {};
   // Keeps the time of a step that was measured; may be empty.
   std::function<void(const std::string& step, double us)> keep_us = {};
+  // Told after each run; may be empty.
+  std::function<void(const FingerprintProgress&)> told = {};
 };
 
 // Returns the size of the pages that make a difference: huge pages are like memory of one's own.
@@ -32,7 +44,8 @@ std::int64_t page_bytes_of_pool(std::int64_t page_bytes);
 
 // Learns what steps of a model cost on this machine from its first one and two hidden layers
 // (iServe section 5), without loading the model. Needs memory for two layers and the LM head at
-// each precision, and computes on `cpus` for about `budget_s`.
+// each precision, and computes on `cpus` for about `budget_s`. Fails with kUnavailable if the
+// harvest is to end.
 Result<Fingerprint> measure_fingerprint(const Checkpoint& checkpoint,
                                         const FingerprintOptions& options);
 

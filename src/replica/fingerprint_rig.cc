@@ -30,6 +30,12 @@ std::int64_t left_out(const ModelSpec& model, const ModelSpec& spec, Precision p
   return std::max<std::int64_t>(0, std::min(whole, last_level_cache_bytes()) - spec.layers * layer);
 }
 
+Status await_turn(const FingerprintRigOptions& options) {
+  return !options.await_turn || options.await_turn()
+             ? Status()
+             : make_error(ErrorCode::kUnavailable, "the fingerprint was stopped");
+}
+
 }  // namespace
 
 // Fills the memory of a rig.
@@ -104,8 +110,10 @@ class FingerprintRig::Loader {
       memory_.regions.push_back(*std::move(region));
       data = memory_.regions.back().data();
     }
-    const Status filled =
-        load_repeated(checkpoint_, options_.spec, {layer, component, precision}, team_, data);
+    const Status turn = await_turn(options_);
+    const Status filled = turn.ok() ? load_repeated(checkpoint_, options_.spec,
+                                                    {layer, component, precision}, team_, data)
+                                    : turn;
     return filled.ok() ? Result<std::byte*>(data) : filled.error();
   }
 
@@ -175,6 +183,9 @@ Result<std::unique_ptr<FingerprintRig>> FingerprintRig::create(
   if (!scratch.ok()) {
     return scratch.error();
   }
+  if (const Status turn = await_turn(options); !turn.ok()) {
+    return turn.error();
+  }
   return std::unique_ptr<FingerprintRig>(
       new FingerprintRig(options, *std::move(memory), *std::move(scratch)));
 }
@@ -232,7 +243,8 @@ double FingerprintRig::copy_bytes_per_us() {
 void FingerprintRig::fill_kv() {
   const int tokens = std::min({options_.max_step_tokens, options_.max_positions, 256});
   const StepPlan plan = plan_of(inner_chunk(tokens), spec_.vocab, memory_.kv->block_tokens());
-  jobs_.push({.plan = &plan, .weights = &memory_.weights.front(), .layers = spec_.layers});
+  jobs_.push(
+      {.plan = &plan, .weights = &memory_.weights.front(), .layers = spec_.layers, .whole = true});
   done_.pop_all();
   const std::int64_t full = std::max(1, tokens / memory_.kv->block_tokens());
   for (std::int64_t block = full; block < memory_.kv->blocks(); ++block) {
@@ -286,7 +298,14 @@ void FingerprintRig::run(const Job& job) {
                          .scratch = &scratch_});
   const ForwardBatch batch = rows_.batch(0, 1);
   forward.embed(batch);
-  forward.run_layers(batch, {.first = 0, .count = job.layers});
+  for (int layer = 0; layer < job.layers; ++layer) {
+    for (const Component half : kLayerHalves) {
+      if (!job.whole && options_.disturbed && options_.disturbed()) {
+        return;
+      }
+      forward.run_half(batch, layer, half);
+    }
+  }
   draw(*job.plan, forward);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,6 +33,8 @@ struct FingerprintRigOptions {
   CpuShare cpus;
   int max_step_tokens = 1;
   int max_positions = 1;
+  std::function<bool()> await_turn = {};  // see Harvest; asked before each component is loaded
+  std::function<bool()> disturbed = {};   // a step ends in the middle once it is true
 };
 
 // The first few layers of a model between its embedding matrix and its LM head, at several
@@ -63,6 +66,7 @@ class FingerprintRig {
     const ModelWeights* weights = nullptr;
     int layers = 0;
     std::int64_t other_bytes = 0;
+    bool whole = false;  // the step does not end in the middle
   };
   // Weights, KV and what stands for the layers that are left out.
   struct Memory {

@@ -59,10 +59,63 @@ TEST(Fingerprint, PausesBeforeEachStep) {
   const RandomCheckpoint checkpoint(team, spec, 1);
   std::size_t pauses = 0;
   const auto found = measure_fingerprint(
-      checkpoint,
-      {.layers = {Precision::kBf16}, .kv = {}, .budget_s = 0, .before_step = [&] { ++pauses; }});
+      checkpoint, {.layers = {Precision::kBf16},
+                   .kv = {},
+                   .budget_s = 0,
+                   .harvest = {.await_turn = [&] { return ++pauses > 0; }, .quiet = {}}});
   ASSERT_TRUE(found.ok()) << found.error().message;
-  EXPECT_GE(pauses, found->steps.size());
+  // Each of the three layers' two components and the embeddings, the first step, those that settle
+  // the caches, and each timed run: steps of few tokens have two.
+  EXPECT_GE(pauses, found->steps.size() + 7);
+  EXPECT_EQ(found->disturbed_steps, 0);
+}
+
+TEST(Fingerprint, EndsWhenItIsToldTo) {
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, tiny(3), 1);
+  for (const int turns : {0, 3, 12, 40}) {  // while it loads, and while it times steps
+    int left = turns;
+    const auto found = measure_fingerprint(
+        checkpoint, {.layers = {Precision::kBf16},
+                     .kv = {},
+                     .budget_s = 0,
+                     .harvest = {.await_turn = [&] { return left-- > 0; }, .quiet = {}}});
+    ASSERT_FALSE(found.ok()) << turns;
+    EXPECT_EQ(found.error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(left, -1) << "it asks for no further turn";
+  }
+}
+
+// Measures a fingerprint while requests come in the first `busy` looks.
+Result<Fingerprint> measure_beside(int busy, std::vector<double>& kept_us) {
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, tiny(3), 1);
+  std::uint64_t looks = 0;
+  const auto many = static_cast<std::uint64_t>(busy);
+  return measure_fingerprint(
+      checkpoint, {.layers = {Precision::kBf16},
+                   .kv = {},
+                   .budget_s = 0,
+                   .harvest = {.await_turn = [] { return true; },
+                               .quiet = [&] { return std::optional(std::min(looks++, many)); }},
+                   .keep_us = [&](const std::string&, double us) { kept_us.push_back(us); }});
+}
+
+TEST(Fingerprint, TimesDuringWhichRequestsComeAreDiscarded) {
+  std::vector<double> alone;
+  const auto undisturbed = measure_beside(0, alone);
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error().message;
+  std::vector<double> later;
+  const auto found = measure_beside(100, later);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ(found->disturbed_steps, 0) << "each step was timed again";
+  EXPECT_EQ(later.size(), alone.size());
+  std::vector<double> none;
+  const auto always = measure_beside(1 << 30, none);
+  ASSERT_TRUE(always.ok()) << "under a load that never ends it ends too";
+  EXPECT_EQ(static_cast<std::size_t>(always->disturbed_steps), always->steps.size() + 4)
+      << "the steps, three after a pause, and the speed of copies";
+  EXPECT_TRUE(none.empty());
 }
 
 }  // namespace

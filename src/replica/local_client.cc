@@ -1,5 +1,6 @@
 #include "replica/local_client.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -21,8 +22,9 @@ class LocalClient::Outputs : public TokenSink {
   BoundedQueue<OutputBatch> queue_{1};
 };
 
-LocalClient::LocalClient(ModelFiles files, Sizing sizing)
-    : files_(std::move(files)),
+LocalClient::LocalClient(std::string path, ModelFiles files, Sizing sizing)
+    : path_(std::move(path)),
+      files_(std::move(files)),
       sizing_(std::move(sizing)),
       inbox_(16),
       outputs_(std::make_unique<Outputs>()) {}
@@ -31,6 +33,7 @@ LocalClient::~LocalClient() = default;
 
 Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& asked) {
   ModelOptions options = asked;
+  options.group.replicas = std::max(1, asked.group.replicas);  // one has all CPUs
   if (Status located = locate_model(options); !located.ok()) {
     return located.error();
   }
@@ -45,9 +48,10 @@ Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& asked
   for (const std::string& warning : sizing->warnings) {
     log::warning("{}", warning);
   }
-  std::unique_ptr<LocalClient> client(new LocalClient(*std::move(files), *std::move(sizing)));
+  std::unique_ptr<LocalClient> client(
+      new LocalClient(options.model, *std::move(files), *std::move(sizing)));
   auto replicas = Replicas::start({.model = options, .sizing = client->sizing_},
-                                  *client->files_.checkpoint, client->inbox_, *client->outputs_);
+                                  {*client->files_.checkpoint}, client->inbox_, *client->outputs_);
   if (!replicas.ok()) {
     return replicas.error();
   }

@@ -29,6 +29,8 @@ class LocalClient {
 
   const ModelFiles& files() const { return files_; }
   int max_model_len() const { return sizing_.max_model_len; }
+  const Form& form() const { return sizing_.form; }
+  const std::string& path() const { return path_; }  // of the model on disk
 
   // Runs the request to its end. Sets its id.
   Result<Finished> run(Request request, bool at_text_start,
@@ -44,10 +46,11 @@ class LocalClient {
 
  private:
   class Outputs;
-  LocalClient(ModelFiles files, Sizing sizing);
+  LocalClient(std::string path, ModelFiles files, Sizing sizing);
   Result<Finished> take_answer(bool at_text_start,
                                const std::function<void(std::string_view)>& on_text);
 
+  const std::string path_;
   ModelFiles files_;
   Sizing sizing_;
   Inbox inbox_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -45,6 +46,12 @@ struct ReplicaOptions {
   int holds_at_once = 8;                  // see GroupConfig::steps_at_once
   TimeNs scaler_after_ns = 10 * kNsPerS;  // see GroupConfig
   TimeNs device_timeout_ns = 0;           // see Member
+};
+
+// Where weights are loaded from, and what is asked after each layer (see Harvest); may be empty.
+struct WeightSource {
+  const Checkpoint& checkpoint;
+  std::function<bool()> await_turn = {};
 };
 
 // Returns true if the replicas may be joined and split again: there are several, on pages, of a
@@ -127,7 +134,7 @@ class Replicas {
   // Loads the replicas one after the other. If a policy may lower layers, variants that the cache
   // lacks are packed in the background from then on.
   static Result<std::unique_ptr<Replicas>> start(const ReplicaOptions& options,
-                                                 const Checkpoint& checkpoint, Inbox& inbox,
+                                                 const WeightSource& weights, Inbox& inbox,
                                                  TokenSink& sink);
   ~Replicas();
 

@@ -83,7 +83,7 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
     };
   }
   // One that pauses takes long enough to be interrupted. What cannot be kept is measured again.
-  if (database.ok() && options.before_step) {
+  if (database.ok() && options.harvest.await_turn) {
     resumed.keep_us = [&](const std::string& step, double us) {
       (void)(*database)->keep_step(*key, step, us);
     };
@@ -95,6 +95,11 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
   const auto keep = [&]() -> Status {
     if (!database.ok()) {
       return database.error();
+    }
+    if (found->disturbed_steps > 0) {
+      return make_error(ErrorCode::kUnavailable,
+                        "requests came whenever {} of its steps were timed",
+                        found->disturbed_steps);
     }
     Status saved = (*database)->save(*key, {.cpu = key->cpu,
                                             .threads = key->threads,
@@ -109,6 +114,13 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
     *remark = kept.error().message;
   }
   return found;
+}
+
+Status forget_step_times(const StepCostSource& source, const ModelSpec& spec,
+                         const FingerprintOptions& options) {
+  const auto key = step_cost_key(source, spec, options);
+  const auto database = key.ok() ? ProfileDatabase::open(profile_directory(source)) : key.error();
+  return database.ok() ? (*database)->forget_steps(*key) : Status(database.error());
 }
 
 StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
@@ -131,7 +143,7 @@ StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpo
   }
   log::info("fingerprint made in {:.1f} s: {}", found->seconds, summary_of(*found));
   if (!remark.empty()) {
-    log::warning("{}: the fingerprint is made again at the next start", remark);
+    log::warning("{}: the fingerprint is made again when it is next needed", remark);
   }
   return found->cost;
 }

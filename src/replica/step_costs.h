@@ -35,10 +35,14 @@ Result<MachineStepCost> kept_step_cost(const StepCostSource& source, const Model
                                        const FingerprintOptions& options);
 
 // Measures a fingerprint and keeps its cost model. If it cannot be kept, says why in `remark`. A
-// fingerprint that pauses before its steps keeps the time of each, and the next one goes on where
-// it was stopped.
+// fingerprint that waits for turns keeps the time of each step, and the next one goes on where it
+// was stopped. One with steps that were only timed while others had requests is not kept.
 Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
                                     const FingerprintOptions& options, std::string* remark);
+
+// Forgets the times that a fingerprint that did not end has kept, so that the next one begins anew.
+Status forget_step_times(const StepCostSource& source, const ModelSpec& spec,
+                         const FingerprintOptions& options);
 
 // Returns the kept cost model, or that of a new fingerprint. Logs where it comes from, and a
 // warning if it cannot be known; its cost is then 0.

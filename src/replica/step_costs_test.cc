@@ -28,18 +28,25 @@ ModelSpec interrupted_spec() {
 }
 
 // Measures a fingerprint with pauses, each of which counts, and returns it.
-Result<Fingerprint> measure(const StepCostSource& source, const std::function<void()>& pause) {
+Result<Fingerprint> measure(const StepCostSource& source, const std::function<void()>& pause,
+                            const std::string& expected_remark = "", bool quiet = true) {
   cpu::Team team(1);
   const RandomCheckpoint checkpoint(team, interrupted_spec(), 1);
   std::string remark;
-  auto found = learn_step_cost(source, checkpoint,
-                               {.layers = {Precision::kBf16},
-                                .kv = {},
-
-                                .budget_s = 0,
-                                .before_step = pause},
-                               &remark);
-  EXPECT_EQ(remark, "");
+  auto found = learn_step_cost(
+      source, checkpoint,
+      {.layers = {Precision::kBf16},
+       .kv = {},
+       .budget_s = 0,
+       .harvest = {
+           .await_turn =
+               [&] {
+                 pause();
+                 return true;
+               },
+           .quiet = [&] { return quiet ? std::optional<std::uint64_t>(0) : std::nullopt; }}},
+      &remark);
+  EXPECT_EQ(remark, expected_remark);
   return found;
 }
 
@@ -73,6 +80,50 @@ TEST(StepCosts, AFingerprintGoesOnWhereItsProcessEnded) {
   EXPECT_TRUE(kept_step_cost(stopped, interrupted_spec(), options).ok());
   // The times of a fingerprint that is saved are not kept.
   EXPECT_EQ(measure(stopped, [] {})->kept_times, 0);
+  fs::remove_all(folder);
+}
+
+TEST(StepCosts, AFingerprintBeginsAnewAfterItsTimesAreForgotten) {
+  const fs::path folder =
+      fs::path(testing::TempDir()) / fmt::format("step_costs_anew_test.{}", ::getpid());
+  fs::create_directories(folder / "model");
+  std::ofstream(folder / "model" / "model.safetensors") << "weights";
+  std::ofstream(folder / "model" / "config.json") << "{}";
+  const StepCostSource source{
+      .model = folder / "model", .directory = folder / "cache", .version = "1"};
+  int turns = 0;
+  ASSERT_TRUE(measure(source, [&] {
+                if (++turns == 20) {
+                  fs::copy(folder / "cache", folder / "stopped");
+                }
+              }).ok());
+  const StepCostSource stopped{
+      .model = folder / "model", .directory = folder / "stopped", .version = "1"};
+  const FingerprintOptions options{.layers = {Precision::kBf16}};
+  ASSERT_TRUE(forget_step_times(stopped, interrupted_spec(), options).ok());
+  EXPECT_EQ(measure(stopped, [] {})->kept_times, 0);
+  fs::remove_all(folder);
+}
+
+TEST(StepCosts, AFingerprintThatRequestsDisturbedIsNotKept) {
+  const fs::path folder =
+      fs::path(testing::TempDir()) / fmt::format("step_costs_busy_test.{}", ::getpid());
+  fs::create_directories(folder / "model");
+  std::ofstream(folder / "model" / "model.safetensors") << "weights";
+  std::ofstream(folder / "model" / "config.json") << "{}";
+  const StepCostSource source{
+      .model = folder / "model", .directory = folder / "cache", .version = "1"};
+  const FingerprintOptions options{.layers = {Precision::kBf16}};
+  const auto busy = measure(
+      source, [] {}, "requests came whenever 28 of its steps were timed", false);
+  ASSERT_TRUE(busy.ok()) << busy.error().message;
+  EXPECT_TRUE(busy->cost.of(Precision::kBf16).is_known())
+      << "it serves until there is a better one";
+  EXPECT_FALSE(kept_step_cost(source, interrupted_spec(), options).ok());
+  const auto quiet = measure(source, [] {});
+  ASSERT_TRUE(quiet.ok()) << quiet.error().message;
+  EXPECT_EQ(quiet->kept_times, 0) << "no disturbed time is kept";
+  EXPECT_TRUE(kept_step_cost(source, interrupted_spec(), options).ok());
   fs::remove_all(folder);
 }
 

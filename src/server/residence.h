@@ -69,6 +69,7 @@ struct ModelSample {
   int running = 0;  // requests at once
   int prompt_tokens = 0;
   int output_tokens = 0;
+  bool may_move = true;
 };
 
 // What was planned for an intent: the configuration that was chosen, and the estimates of all
@@ -76,6 +77,15 @@ struct ModelSample {
 struct IntentPlan {
   std::string configuration;
   std::shared_ptr<const std::string> estimates;
+};
+
+// How far the profiling of a model is.
+struct ProfileProgress {
+  int fingerprint = 0;   // that is being made, from 1 on
+  int fingerprints = 0;  // that are made
+  int steps = 0;         // of this fingerprint that were timed
+  int of_steps = 0;
+  int discarded = 0;  // times of this fingerprint during which requests came
 };
 
 // Loads the engines of a server's models and unloads them, one after the other, on a thread of its
@@ -94,9 +104,9 @@ class ModelLoader {
   // Plans how to serve a model for another intent, and opens it to take the place of the one that
   // serves: loaded if both fit in memory, otherwise to be loaded when the former one is removed.
   virtual void replace(std::size_t model, const IntentWish& wish) = 0;
-  // Takes each second a sample of every model that serves, or nothing while a model comes, goes or
-  // changes. Returns the move of one of them that pays; nothing if none does. Called on the io
-  // thread, which it does not hold up.
+  // Takes each second a sample of every model that serves. Returns the move of one that may move
+  // and for which it pays; nothing if there is none. Called on the io thread, which it does not
+  // hold up.
   struct ModelToMove {
     std::size_t model = 0;
     IntentWish wish;
@@ -104,6 +114,9 @@ class ModelLoader {
   virtual std::optional<ModelToMove> choose_move(std::span<const ModelSample> /*samples*/) {
     return std::nullopt;
   }
+  // Times the steps of a model anew, in moments without requests, for estimates of all its
+  // configurations.
+  virtual void profile(std::size_t model) = 0;
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

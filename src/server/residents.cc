@@ -215,6 +215,7 @@ Checked<std::string> Residents::remove(Service& service) {
   models_.remove(service);
   forget_change(name);
   moves_.erase(name);
+  profiles_.erase(name);
   service.leave();
   leaving_.push_back(place_of(service));
   look();

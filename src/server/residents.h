@@ -37,6 +37,17 @@ struct IntentChange {
   TimeNs ended_ns = 0;
 };
 
+// A model whose steps are timed, from when that is asked for.
+struct ProfileJob {
+  enum class State { kWaiting, kProfiling, kDone, kFailed };
+  std::size_t model = 0;  // its place
+  State state = State::kWaiting;
+  ProfileProgress progress;
+  std::string error;  // of kFailed
+  TimeNs began_ns = 0;
+  TimeNs ended_ns = 0;
+};
+
 // Which models of a server are in memory: lets those sleep that are not used, takes in models that
 // operators deploy, and lets those go that they remove. Belongs to the io thread.
 class Residents {
@@ -70,6 +81,10 @@ class Residents {
   Checked<boost::json::object> want_intent(Service& service, const std::string& body);
   // Returns a model's intent and how far the latest change of it is.
   boost::json::object intent_of(const Service& service) const;
+  // Begins to profile a model, and returns profile_of().
+  Checked<boost::json::object> profile(Service& service);
+  // Returns how far the latest profiling of a model is.
+  boost::json::object profile_of(const Service& service) const;
   // Looks at what the models have to do, and begins the move of one of them if that pays. start()
   // has this done each second.
   void look_at_loads();
@@ -87,17 +102,21 @@ class Residents {
   void kept(std::size_t model);
   void replaced(std::size_t model, std::shared_ptr<Host> by, bool loaded);
   void not_replaced(std::size_t model, const Error& error);
+  void profiling(std::size_t model, const ProfileProgress& progress);
+  void profiled(std::size_t model, const Status& how);
 
  private:
   void admit(Service& service);
   void begin_change(Service& service, IntentWish wish);
   void watch_loads();
   bool is_settled() const;
+  bool profiles() const;
   int moves_of(const std::string& name) const;
   // Does what is due, and waits until something else is.
   void look();
   void dismiss();
   IntentChange* change_of(std::size_t former);
+  ProfileJob* profile_at(std::size_t model);
   void end(IntentChange& change, const Status& how);
   void load_after(IntentChange& change, std::size_t place);
   void follow(std::size_t former);
@@ -112,6 +131,7 @@ class Residents {
   std::vector<std::size_t> leaving_;              // places of models that are removed
   std::map<std::string, std::string> deploying_;  // why it failed, by name; empty: under way
   std::map<std::string, IntentChange> changes_;   // the latest one, by name
+  std::map<std::string, ProfileJob> profiles_;    // the latest one, by name
   std::map<std::string, int> moves_;              // that were begun without an operator, by name
   boost::asio::steady_timer timer_;
   boost::asio::steady_timer load_timer_;

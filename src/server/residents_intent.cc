@@ -164,27 +164,28 @@ bool Residents::is_settled() const {
                                      [](const auto& one) { return one.second.empty(); });
   const bool changing = std::any_of(changes_.begin(), changes_.end(),
                                     [](const auto& one) { return !has_ended(one.second); });
-  return models_.state() == ServerState::kReady && leaving_.empty() && !deploying && !changing;
+  return models_.state() == ServerState::kReady && leaving_.empty() && !deploying && !changing &&
+         !profiles();
 }
 
 void Residents::look_at_loads() {
   std::vector<ModelSample> samples;
-  for (const Service* service : is_settled() ? models_.services() : std::vector<Service*>()) {
+  const bool settled = is_settled();
+  for (const Service* service : models_.services()) {
     const Observation seen = service->fleet().sum();
     const IntentWish load = with_load({}, seen);
     samples.push_back({.model = place_of(*service),
                        .running = service->outstanding() > 0 ? std::max(1, seen.running) : 0,
                        .prompt_tokens = load.prompt_tokens,
-                       .output_tokens = load.output_tokens});
+                       .output_tokens = load.output_tokens,
+                       .may_move = settled && service->residence() == Residence::kAwake &&
+                                   !is_steered(*service)});
   }
   auto move = loader_->choose_move(samples);
-  if (!move || hosts_.at(move->model) == nullptr) {
+  if (!move) {
     return;
   }
-  Service& service = hosts_[move->model]->service;
-  if (service.residence() != Residence::kAwake || is_steered(service)) {
-    return;
-  }
+  Service& service = hosts_.at(move->model)->service;
   const std::string& name = service.model().names.front();
   log::info("{} moves: {}", name, move->wish.move->why);
   begin_change(service, std::move(move->wish));

@@ -34,11 +34,14 @@ struct NotingLoader final : ModelLoader {
   }
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override {
     running.clear();
+    may_move.clear();
     for (const ModelSample& sample : samples) {
       running.push_back(sample.running);
+      may_move.push_back(sample.may_move);
     }
     return std::exchange(move, std::nullopt);
   }
+  void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
   void note(const std::string& what, std::size_t model) {
     asked.push_back(what + " " + std::to_string(model));
@@ -48,6 +51,7 @@ struct NotingLoader final : ModelLoader {
   std::vector<std::string> asked;
   std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
   std::vector<int> running;     // requests of the latest samples
+  std::vector<bool> may_move;   // of the latest samples
   std::optional<ModelToMove> move;
 };
 
@@ -276,9 +280,10 @@ TEST_F(ResidentsTest, AModelMovesByTheLoadsInTheWayOfAnIntent) {
   EXPECT_EQ(shown.at("moves"), 0) << "it has not moved yet";
   EXPECT_EQ(json::serialize(shown.at("change").at("devices")), "[1]");
   EXPECT_EQ(shown.at("change").at("saves_s"), 40.0);
-  // Loads count again when the change has ended.
+  // Loads count during the change too, but nothing else moves.
   residents.look_at_loads();
-  EXPECT_EQ(loader.running, std::vector<int>{});
+  EXPECT_EQ(loader.running, (std::vector{1, 0}));
+  EXPECT_EQ(loader.may_move, (std::vector{false, false}));
   residents.planned(0, {"TP 1 x PP 1, w4, KV int8", estimates});
   Service& former = serving();
   residents.replaced(0, make_host(next_inbox, "min-cost"), true);
@@ -292,6 +297,45 @@ TEST_F(ResidentsTest, AModelMovesByTheLoadsInTheWayOfAnIntent) {
   EXPECT_EQ(loader.take(), Asked{"remove 0"});
   residents.look_at_loads();
   EXPECT_EQ(loader.running, (std::vector{0, 0}));
+  EXPECT_EQ(loader.may_move, (std::vector{true, true}));
+}
+
+TEST_F(ResidentsTest, ModelsThatSleepOrThatAnOperatorSteersMayNotMove) {
+  deploy_other();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.may_move, (std::vector{true, true}));
+  FormStatus steered = serving().model().form;
+  steered.pinned = true;
+  serving().deliver({.form = std::make_shared<FormStatus>(steered)});
+  residents.look_at_loads();
+  EXPECT_EQ(loader.may_move, (std::vector{false, true}));
+  ASSERT_TRUE(residents.put_to_sleep(*residents.models().services()[1]));
+  residents.look_at_loads();
+  EXPECT_EQ(loader.may_move, (std::vector{false, false}));
+}
+
+TEST_F(ResidentsTest, AModelIsProfiledOneJobAtATime) {
+  EXPECT_TRUE(residents.profile_of(serving()).at("state").is_null());
+  EXPECT_EQ(std::get<json::object>(residents.profile(serving())).at("state"), "waiting");
+  EXPECT_EQ(loader.take(), Asked{"profile 0"});
+  EXPECT_EQ(std::get<ApiError>(residents.profile(serving())).status, 409);
+  residents.profiling(
+      0, {.fingerprint = 1, .fingerprints = 2, .steps = 3, .of_steps = 40, .discarded = 5});
+  json::object shown = residents.profile_of(serving());
+  EXPECT_EQ(shown.at("state"), "profiling");
+  EXPECT_EQ(shown.at("fingerprints"), 2);
+  EXPECT_EQ(shown.at("steps"), 3);
+  EXPECT_EQ(shown.at("discarded"), 5);
+  residents.look_at_loads();
+  EXPECT_EQ(loader.may_move, std::vector{false}) << "a move would wait for it";
+  residents.profiled(0, make_error(ErrorCode::kUnavailable, "the disk is full"));
+  shown = residents.profile_of(serving());
+  EXPECT_EQ(shown.at("state"), "failed");
+  EXPECT_EQ(shown.at("error"), "the disk is full");
+  EXPECT_EQ(std::get<json::object>(residents.profile(serving())).at("steps"), 0);
+  deploy_other();
+  EXPECT_TRUE(std::holds_alternative<std::string>(residents.remove(serving())));
+  residents.profiled(0, {});  // of a model that is gone
 }
 
 TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {

@@ -45,7 +45,7 @@ class Mailbox {
     const Observation& seen = letter.batch.observation;
     const std::pair key(letter.to.get(), letter.batch.replica.value);
     if (seen.running + seen.waiting > 0) {
-      busy_.insert(key);
+      begun_ += busy_.insert(key).second ? 1 : 0;
     } else {
       busy_.erase(key);
     }
@@ -56,16 +56,17 @@ class Mailbox {
     const std::lock_guard lock(mutex_);
     return std::exchange(letters_, {});
   }
-  // Returns true if no replica had requests when it last sent a letter.
-  bool idle() {
+  // See Server::quiet(), of the replicas' latest letters.
+  std::optional<std::uint64_t> quiet() {
     const std::lock_guard lock(mutex_);
-    return busy_.empty();
+    return busy_.empty() ? std::optional(begun_) : std::nullopt;
   }
 
  private:
   std::mutex mutex_;
   std::vector<Letter> letters_;
   std::set<std::pair<const Host*, std::int32_t>> busy_;  // replicas that have requests
+  std::uint64_t begun_ = 0;                              // times that a replica came to have some
 };
 
 }  // namespace
@@ -115,7 +116,7 @@ class Server::Impl {
   void failed(std::string name, Error error);
   void tell(std::function<void(Residents&)> what);
   std::shared_ptr<TokenSink> sink(std::size_t model) { return residents_.sink(model); }
-  bool idle() { return mailbox_.idle(); }
+  std::optional<std::uint64_t> quiet() { return mailbox_.quiet(); }
 
  private:
   std::vector<std::shared_ptr<Host>> hosts(std::vector<HostedModel> models);
@@ -445,25 +446,29 @@ void Server::planned(std::size_t model, IntentPlan plan) {
   impl_->tell(
       [model, plan = std::move(plan)](Residents& residents) { residents.planned(model, plan); });
 }
-
 void Server::kept(std::size_t model) {
   impl_->tell([model](Residents& residents) { residents.kept(model); });
 }
-
 void Server::replaced(std::size_t model, Replacement by) {
   impl_->tell(
       [model, host = std::static_pointer_cast<Host>(std::move(by.host)),
        loaded = by.loaded](Residents& residents) { residents.replaced(model, host, loaded); });
 }
-
 void Server::not_replaced(std::size_t model, Error error) {
   impl_->tell([model, error = std::move(error)](Residents& residents) {
     residents.not_replaced(model, error);
   });
 }
+void Server::profiling(std::size_t model, const ProfileProgress& progress) {
+  impl_->tell([model, progress](Residents& residents) { residents.profiling(model, progress); });
+}
+void Server::profiled(std::size_t model, Status how) {
+  impl_->tell(
+      [model, how = std::move(how)](Residents& residents) { residents.profiled(model, how); });
+}
 
-bool Server::idle() const {
-  return impl_->idle();
+std::optional<std::uint64_t> Server::quiet() const {
+  return impl_->quiet();
 }
 
 void Server::fell_asleep(std::size_t model) {

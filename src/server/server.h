@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,8 +84,8 @@ class Server {
   // The following may be called from any thread, but not from a signal handler.
   // The models are loaded. With a loader, which outlives run(), models may sleep.
   void set_ready(ModelLoader* loader = nullptr);
-  // Returns true if no engine has requests.
-  bool idle() const;
+  // Returns a number that grows when requests come; nothing while an engine has some.
+  std::optional<std::uint64_t> quiet() const;
   // The loader has unloaded a model, or loaded it, which may have failed.
   void fell_asleep(std::size_t model);
   void woke(std::size_t model, Status loaded);
@@ -98,6 +100,9 @@ class Server {
   void kept(std::size_t model);
   void replaced(std::size_t model, Replacement by);
   void not_replaced(std::size_t model, Error error);
+  // How far the loader is in profiling a model, and that it has ended.
+  void profiling(std::size_t model, const ProfileProgress& progress);
+  void profiled(std::size_t model, Status how);
   // Refuses new requests with 503 and closes connections that are receiving a body. Lets running
   // answers finish for drain_timeout_ms, then ends them with an error. A second call ends them at
   // once.

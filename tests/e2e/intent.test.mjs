@@ -37,6 +37,33 @@ describe('protean serve --intent', () => {
     }
   });
 
+  it('plans with the flags of protean plan, and keeps to --device-memory', async () => {
+    const plan = (...flags) => JSON.parse(spawnSync(program, ['plan', builtin, ...cache(), '--intent', 'min-latency', ...flags, '--json'],
+      { encoding: 'utf8' }).stdout);
+    const flags = ['--batch', '3', '--prompt-tokens', '100', '--output-tokens', '20', '--cost', 'device-time', '--price', '3', '--placement', 'packing', '--theta', '0.7'];
+    const planned = plan(...flags);
+    const loadable = planned.configurations.filter((one) => one.pruning === 'none' && one.method === 'rtn');
+    const bytes = loadable.map((one) => one.device_memory_bytes).sort((a, b) => a - b);
+    // Room for some configurations, but with steps of 512 tokens only for those that need far less.
+    const bound = bytes[Math.floor(bytes.length / 2)];
+    const server = await Server.startBuiltin(...cache(), '--admin-port', '0', '--intent', 'min-latency', ...flags, '--device-memory', `${Math.ceil(bound / 1024)}KiB`,
+      '--max-num-batched-tokens', '256', '--max-num-seqs', '4');
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+      for (let i = 0; i < 600 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      const served = await (await fetch(`${admin}/admin/intent/plan`)).json();
+      for (const field of ['batch', 'prompt_tokens', 'output_tokens', 'cost_formula', 'placement']) assert.equal(served[field], planned[field], field);
+      assert.equal(served.choice.cost, planned.configurations.find(({ name }) => name === served.choice.name).cost);
+      assert.ok(served.choice.device_memory_bytes <= bound, JSON.stringify(served.choice));
+      assert.ok(served.configurations.some(({ fits }) => !fits));
+      const { models } = await (await fetch(`${admin}/admin/models`)).json();
+      assert.ok(models[0].device_bytes <= Math.ceil(bound / 1024) * 1024, JSON.stringify(models));
+    } finally {
+      await server.stop();
+    }
+  });
+
   for (const [flags, words] of [
     [['--intent', 'min-latancy'], /did you mean min-latency\?/],
     [['--intent', 'min-cost', '--dtype', 'w8'], /--intent min-cost chooses precisions and parallelism: remove --dtype/],
@@ -125,6 +152,23 @@ describe('PUT /admin/intent', () => {
     assert.match(failed.error, /no configuration keeps latency-slo=0\.001ms: the nearest, /);
     assert.equal((await shown()).intent, 'min-memory');
     assert.equal(await text(), text0);
+  });
+
+  it('profiles a model when asked, while it answers', async () => {
+    const profile = async (method) => json(await fetch(`${admin}/admin/profile?model=story`, { method }));
+    assert.deepEqual(await profile('GET'), { status: 200, model: 'story', state: null });
+    const known = await text();
+    assert.deepEqual([(await profile('POST')).status, (await profile('POST')).status], [202, 409]);
+    let now = await profile('GET');
+    for (let i = 0; i < 2000 && now.state !== 'done' && now.state !== 'failed'; ++i) {
+      if (i % 20 === 0) assert.equal(await text(), known);
+      await sleep(50);
+      now = await profile('GET');
+    }
+    assert.equal(now.state, 'done', JSON.stringify(now));
+    assert.deepEqual([now.fingerprint, now.fingerprints, now.steps], [2, 2, now.of_steps]);
+    assert.ok(now.of_steps > 50 && now.discarded >= 0 && now.seconds > 0, JSON.stringify(now));
+    assert.equal((await fetch(`${admin}/admin/profile?model=other`, { method: 'POST' })).status, 404);
   });
 
   it('refuses what is no intent', async () => {

@@ -134,3 +134,33 @@ describe('protean plan MODEL', () => {
     assert.ok(again.configurations.every((one) => one.tpot_ms > 0 && one.ttft_ms > 0));
   });
 });
+
+describe('protean plan after protean eval --against', () => {
+  it('shows how much the perplexity rises where it was measured', () => {
+    const model = join(scratch, 'measured');
+    writeRandomModel(model);
+    const copy = join(scratch, 'measured-w8');
+    const text = join(scratch, 'text.txt');
+    writeFileSync(text, 'The house is old and the garden is small. '.repeat(20));
+    const command = (...args) => {
+      const { status, stderr } = spawnSync(program, args, { encoding: 'utf8', input: '' });
+      assert.equal(status, 0, stderr);
+    };
+    const evaluate = (...args) => {
+      const { status, stdout, stderr } = spawnSync(program, ['eval', ...args, '--text', text, '--json', '--variant-cache', join(scratch, 'cache')],
+        { encoding: 'utf8', input: '' });
+      assert.equal(status, 0, stderr);
+      return Math.exp(JSON.parse(stdout).log_perplexity_ratio);
+    };
+    const ratios = () => {
+      const rows = planned(model, '--devices', '2').configurations.filter((one) => one.perplexity_ratio !== null);
+      return Object.fromEntries(rows.map((one) => [`${one.weights} ${one.method} ${one.pruning} ${one.kv}`, one.perplexity_ratio]));
+    };
+    assert.deepEqual(ratios(), {});
+    const measured = { 'w4 rtn none bf16': evaluate(model, '--dtype', 'w4', '--kv-cache-dtype', 'bf16', '--against', 'bf16') };
+    assert.deepEqual(ratios(), measured);
+    command('prune', model, '--method', 'structured', '--percent', '25', '--calibrate', text, '-o', copy);
+    measured['bf16 rtn structured 25% int8'] = evaluate(copy, '--dtype', 'bf16', '--kv-cache-dtype', 'int8', '--against', model);
+    assert.deepEqual(ratios(), measured);
+  });
+});

@@ -36,6 +36,7 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/intent", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/intent/plan", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/profile", "GET, HEAD, POST, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/events", "GET, OPTIONS"},
     AdminRoute{"/admin/recording", "GET, HEAD, OPTIONS"},
@@ -264,7 +265,16 @@ HttpReply fleet_reply(const Service& service) {
                         {"adopted_with_kv_total", seen.adopted_with_kv_total},
                         {"released_total", seen.released_total}});
   }
-  json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
+  json::array migrations;
+  for (const MigratingRequests& some : fleet.migrations()) {
+    migrations.push_back({{"from", some.from.value},
+                          {"to", some.to.value},
+                          {"moving", some.moving},
+                          {"queued", some.queued}});
+  }
+  json::object shown{{"router", service.router()},
+                     {"replicas", std::move(replicas)},
+                     {"migrations", std::move(migrations)}};
   if (fleet.replicas_wanted()) {
     shown["replicas_wanted"] = fleet.replicas_wanted()->wanted;
   }
@@ -348,6 +358,9 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   if (path == "/admin/intent") {
     return intent_reply(call, service);
   }
+  if (path == "/admin/profile") {
+    return profile_reply(call, service);
+  }
   if (path == "/admin/intent/plan") {
     return plan_reply(service);
   }
@@ -391,6 +404,17 @@ HttpReply Admin::intent_reply(const HttpCall& call, Service& service) const {
     return {.body = json::serialize(setting_.residents.intent_of(service))};
   }
   const Checked<json::object> begun = setting_.residents.want_intent(service, call.body);
+  if (const ApiError* error = std::get_if<ApiError>(&begun)) {
+    return error_reply(*error);
+  }
+  return {.status = 202, .body = json::serialize(std::get<json::object>(begun))};
+}
+
+HttpReply Admin::profile_reply(const HttpCall& call, Service& service) const {
+  if (call.method != "POST") {
+    return {.body = json::serialize(setting_.residents.profile_of(service))};
+  }
+  const Checked<json::object> begun = setting_.residents.profile(service);
   if (const ApiError* error = std::get_if<ApiError>(&begun)) {
     return error_reply(*error);
   }

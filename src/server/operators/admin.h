@@ -37,6 +37,7 @@ class Admin final : public HttpHandler {
   HttpReply sleep_reply(Service& service) const;
   HttpReply intent_reply(const HttpCall& call, Service& service) const;
   HttpReply plan_reply(const Service& service) const;
+  HttpReply profile_reply(const HttpCall& call, Service& service) const;
   HttpReply change_reply(const HttpCall& call) const;
   Answer answer_of(std::string_view path, const HttpCall& call, Service& service);
 

@@ -1,0 +1,177 @@
+#include "apps/model_setting.h"
+
+#include <map>
+#include <utility>
+
+#include "apps/command_line.h"
+#include "apps/options.h"
+
+namespace protean {
+namespace {
+
+// Adds the flags that a model's table may have.
+void add_table_flags(CLI::App& app, ModelSetting& setting) {
+  app.set_help_flag();
+  add_model_setting(app, setting);
+  app.add_option("--model", setting.model.model);
+}
+
+// Returns the setting of a model with flags that `common` has otherwise.
+Result<ModelSetting> setting_of(const ModelSetting& common, const std::string& name,
+                                const std::vector<std::string>& flags) {
+  ModelSetting setting = common;
+  setting.name = name;
+  CLI::App app;
+  add_table_flags(app, setting);
+  try {
+    app.parse(std::vector<std::string>(flags.rbegin(), flags.rend()));  // takes them from the back
+  } catch (const CLI::ParseError& error) {
+    return make_error(ErrorCode::kInvalidArgument, "{}", error.what());
+  }
+  return setting;
+}
+
+// Reads a model's table of the file `path`.
+Result<ModelSetting> setting_of(const ModelSetting& common, const TableArguments& table,
+                                const std::string& path) {
+  auto setting = setting_of(common, table.name, table.arguments);
+  if (!setting.ok()) {
+    return make_error(ErrorCode::kInvalidArgument, "--models {}: [{}]: {}", path, table.name,
+                      setting.error().message);
+  }
+  if (setting->model.model.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--models {}: [{}] needs model = \"MODEL\", a path or a name on a hub", path,
+                      table.name);
+  }
+  return setting;
+}
+
+// Returns an error if a name is given to two models.
+Status check_names(const std::vector<ModelSetting>& settings) {
+  std::map<std::string, std::string> owners;
+  for (const ModelSetting& setting : settings) {
+    std::vector<std::string> names = setting.served_names;
+    names.push_back(setting.name);
+    for (const std::string& name : names) {
+      const auto [place, is_new] = owners.emplace(name, setting.model.model);
+      if (!is_new) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "two models are named \"{}\", {} and {}: give each a name of its own",
+                          name, place->second, setting.model.model);
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_model_setting(CLI::App& app, ModelSetting& setting) {
+  add_model_options(app, setting.model);
+  app.get_option("MODEL")->required(false);
+  app.option_defaults()->group("Model");
+  app.add_option(
+         "--served-model-name", setting.served_names,
+         "Name by which clients may call the model (default its name on the hub, or the path's "
+         "last part). May be repeated")
+      ->type_name("NAME");
+  app.add_option("--sleep-idle-seconds", setting.sleep_idle_s,
+                 "Give the model's weights and KV cache back after so many seconds without a "
+                 "request; the next one loads it again. 0 is never")
+      ->check(whole_number(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--max-num-queued-reqs", setting.max_queued,
+                 "Most requests that wait in addition to --max-num-seqs; more are answered 429")
+      ->check(whole_number(0, 1 << 20))
+      ->capture_default_str()
+      ->group("Batching");
+  add_intent_options(app, setting.intent);
+  add_fleet_options(app, setting.fleet);
+  add_morph_options(app, setting.morph);
+  app.option_defaults()->group("Answers");
+  app.add_option("--tool-call-parser", setting.tool_call_parser,
+                 "Format in which the model writes tool calls; auto follows its chat template")
+      ->type_name("FORMAT")
+      ->check(one_of({"auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "glm4",
+                      "granite", "command", "none"}))
+      ->capture_default_str();
+  app.add_option("--pooling", setting.pooling,
+                 "Make an embedding from the mean of all tokens or from the last one")
+      ->check(one_of({"mean", "last"}))
+      ->capture_default_str();
+  app.add_option("--grammar-memory", setting.grammar_memory,
+                 "Bound for the compiled schemas and patterns of structured output and their token "
+                 "masks, in addition to --device-memory; the least recently used are dropped")
+      ->type_name("SIZE")
+      ->capture_default_str();
+}
+
+Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
+                                                 const std::vector<std::string>& texts,
+                                                 const std::string& path) {
+  if (!common.served_names.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--served-model-name {}: several models have the names that --model and "
+                      "--models give them",
+                      common.served_names.front());
+  }
+  std::vector<ModelSetting> settings;
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.find('=');
+    ModelSetting setting = common;
+    setting.name = text.substr(0, equals);
+    setting.model.model = equals == text.npos ? "" : text.substr(equals + 1);
+    if (setting.name.empty() || setting.model.model.empty()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--model {}: write NAME=MODEL; a single model is served by protean serve "
+                        "MODEL",
+                        text);
+    }
+    settings.push_back(std::move(setting));
+  }
+  if (!path.empty()) {
+    ModelSetting shown;
+    CLI::App app;
+    add_table_flags(app, shown);
+    const auto tables = read_tables("--models", path, app);
+    if (!tables.ok()) {
+      return tables.error();
+    }
+    for (const TableArguments& table : *tables) {
+      auto setting = setting_of(common, table, path);
+      if (!setting.ok()) {
+        return setting.error();
+      }
+      settings.push_back(*std::move(setting));
+    }
+  }
+  if (const Status unique = check_names(settings); !unique.ok()) {
+    return unique.error();
+  }
+  return settings;
+}
+
+Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,
+                                   const boost::json::object& fields) {
+  ModelSetting plain = common;  // what belongs to one model only is not common
+  plain.model.model.clear();
+  plain.model.name.clear();
+  plain.served_names.clear();
+  CLI::App app;
+  add_table_flags(app, plain);
+  boost::json::object flags = fields;
+  flags.erase("name");
+  const auto arguments = read_flags(flags, app);
+  if (!arguments.ok()) {
+    return arguments.error();
+  }
+  auto setting = setting_of(plain, name, *arguments);
+  if (setting.ok() && setting->model.model.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "\"model\" is missing: a path, or a name on a hub that was pulled");
+  }
+  return setting;
+}
+
+}  // namespace protean

@@ -1,0 +1,91 @@
+#include "replica/job_queue.h"
+
+#include <thread>
+#include <utility>
+
+namespace protean {
+
+void JobQueue::give(Job job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return;
+    }
+    long_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void JobQueue::give_short(Job job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return;
+    }
+    short_.push_back(std::move(job));
+    ++hurrying_;
+    ++short_jobs_;
+  }
+  changed_.notify_all();
+}
+
+void JobQueue::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    hurrying_ -= static_cast<int>(short_.size());
+    short_.clear();
+    long_.clear();
+  }
+  changed_.notify_all();
+}
+
+void JobQueue::run_short(std::unique_lock<std::mutex>& lock) {
+  const Job job = std::move(short_.front());
+  short_.pop_front();
+  lock.unlock();
+  job();
+  lock.lock();
+  --hurrying_;
+}
+
+void JobQueue::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return closed_ || !short_.empty() || !long_.empty(); });
+    if (closed_) {
+      return;
+    }
+    if (!short_.empty()) {
+      run_short(lock);
+      continue;
+    }
+    const Job job = std::move(long_.front());
+    long_.pop_front();
+    lock.unlock();
+    job();
+    lock.lock();
+  }
+}
+
+void JobQueue::run_aside(const Job& work) {
+  bool done = false;
+  std::thread thread([&] {
+    work();
+    const std::lock_guard lock(mutex_);  // the thread that waits destroys `done`
+    done = true;
+    changed_.notify_all();
+  });
+  {
+    std::unique_lock lock(mutex_);
+    while (!done) {
+      changed_.wait(lock, [&] { return done || !short_.empty(); });
+      if (!short_.empty()) {
+        run_short(lock);
+      }
+    }
+  }
+  thread.join();
+}
+
+}  // namespace protean

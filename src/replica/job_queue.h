@@ -1,0 +1,47 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+namespace protean {
+
+// Jobs that one thread runs, one after the other: short ones first, and also while a long one waits
+// for work that it has given to another thread.
+class JobQueue {
+ public:
+  using Job = std::function<void()>;
+
+  // Any thread may call. A closed queue drops the job.
+  void give(Job job);
+  void give_short(Job job);
+  // Drops the jobs that have not begun.
+  void close();
+  bool closed() const { return closed_; }
+  // Returns true while a short job waits or runs.
+  bool hurries() const { return hurrying_ > 0; }
+  // Returns the number of all short jobs so far.
+  std::uint64_t short_jobs() const { return short_jobs_; }
+
+  // Runs jobs until the queue is closed.
+  void run();
+  // A long job calls it. Runs `work` on a thread of its own, and meanwhile short jobs on the
+  // calling thread.
+  void run_aside(const Job& work);
+
+ private:
+  void run_short(std::unique_lock<std::mutex>& lock);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> long_;
+  std::deque<Job> short_;
+  std::atomic<int> hurrying_ = 0;
+  std::atomic<std::uint64_t> short_jobs_ = 0;
+  std::atomic<bool> closed_ = false;
+};
+
+}  // namespace protean

@@ -1,0 +1,110 @@
+// How a model's steps are timed when an operator asks for it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json/object.hpp>
+#include <string_view>
+
+#include "base/log.h"
+#include "server/residents.h"
+
+namespace protean {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view to_string(ProfileJob::State state) {
+  switch (state) {
+    case ProfileJob::State::kWaiting:
+      return "waiting";
+    case ProfileJob::State::kProfiling:
+      return "profiling";
+    case ProfileJob::State::kDone:
+      return "done";
+    case ProfileJob::State::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+bool has_ended(const ProfileJob& job) {
+  return job.state == ProfileJob::State::kDone || job.state == ProfileJob::State::kFailed;
+}
+
+}  // namespace
+
+Checked<json::object> Residents::profile(Service& service) {
+  if (loader_ == nullptr || models_.state() != ServerState::kReady) {
+    return ApiError{.status = 503, .message = "the server is loading or draining: try later"};
+  }
+  const std::string& name = service.model().names.front();
+  const auto before = profiles_.find(name);
+  if (before != profiles_.end() && !has_ended(before->second)) {
+    return ApiError{.status = 409,
+                    .message = fmt::format("{} is being profiled: try again when GET "
+                                           "/admin/profile shows it as done",
+                                           name)};
+  }
+  const std::size_t place = place_of(service);
+  profiles_[name] = {.model = place, .began_ns = clock_()};
+  loader_->profile(place);
+  return profile_of(service);
+}
+
+json::object Residents::profile_of(const Service& service) const {
+  const std::string& name = service.model().names.front();
+  const auto found = profiles_.find(name);
+  if (found == profiles_.end()) {
+    return {{"model", name}, {"state", nullptr}};
+  }
+  const ProfileJob& job = found->second;
+  const TimeNs until_ns = has_ended(job) ? job.ended_ns : clock_();
+  json::object shown{{"model", name},
+                     {"state", to_string(job.state)},
+                     {"fingerprint", job.progress.fingerprint},
+                     {"fingerprints", job.progress.fingerprints},
+                     {"steps", job.progress.steps},
+                     {"of_steps", job.progress.of_steps},
+                     {"discarded", job.progress.discarded},
+                     {"began", (job.began_ns + service.unix_offset_ns()) / kNsPerS},
+                     {"seconds", static_cast<double>(until_ns - job.began_ns) / kNsPerS}};
+  if (!job.error.empty()) {
+    shown["error"] = job.error;
+  }
+  return shown;
+}
+
+// Returns true if a model is being profiled, or waits for it.
+bool Residents::profiles() const {
+  return std::any_of(profiles_.begin(), profiles_.end(),
+                     [](const auto& one) { return !has_ended(one.second); });
+}
+
+// Returns the job under way of the model at this place; null if the model was removed meanwhile.
+ProfileJob* Residents::profile_at(std::size_t model) {
+  const auto found = std::find_if(profiles_.begin(), profiles_.end(), [&](const auto& one) {
+    return one.second.model == model && !has_ended(one.second);
+  });
+  return found == profiles_.end() ? nullptr : &found->second;
+}
+
+void Residents::profiling(std::size_t model, const ProfileProgress& progress) {
+  if (ProfileJob* job = profile_at(model)) {
+    job->state = ProfileJob::State::kProfiling;
+    job->progress = progress;
+  }
+}
+
+void Residents::profiled(std::size_t model, const Status& how) {
+  if (ProfileJob* job = profile_at(model)) {
+    job->state = how.ok() ? ProfileJob::State::kDone : ProfileJob::State::kFailed;
+    job->error = how.ok() ? "" : how.error().message;
+    job->ended_ns = clock_();
+    if (!how.ok()) {
+      log::error("a model is not profiled: {}", job->error);
+    }
+  }
+}
+
+}  // namespace protean
