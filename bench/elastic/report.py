@@ -1,6 +1,7 @@
 """Reports runs: one line for each, one JSON object, and a page with tables and charts."""
 
 import datetime
+import json
 import math
 import os
 import platform
@@ -100,15 +101,26 @@ def together(every):
     return {**medians, "p95_ttft_s_spread": [min(now["p95_ttft_s"] for now in every), max(now["p95_ttft_s"] for now in every)]}
 
 
-def summary(found):
+def compare(systems, budget):
+    """Adds to systems that morph their TTFT P95 relative to the best static form that loses at most `budget` nats a token."""
+    ttft = "p95_ttft_s"
+    best = min((now for now in systems.values() if "changes_per_minute" not in now and now[ttft] and now["kl"] is not None
+                and now["kl"] <= budget), key=lambda now: now[ttft], default=None)
+    for now in systems.values():
+        if best and now[ttft] and "changes_per_minute" in now:
+            now["p95_ttft_over_best_static"] = now[ttft] / best[ttft]
+    return systems
+
+
+def summary(found, budget):
     """Returns the medians over windows and turns: {trace: {load: {system: numbers}}}."""
     gathered = {}
     for one in found:
         systems = gathered.setdefault(one["trace"], {}).setdefault(f"{one['load']:g}", {})
         for name, runs in one["runs"].items():
             systems.setdefault(name, []).extend(numbers(run, one) for run in runs)
-    return {trace: {load: {name: together(every) for name, every in systems.items()} for load, systems in loads.items()}
-            for trace, loads in gathered.items()}
+    return {trace: {load: compare({name: together(every) for name, every in systems.items() if every}, budget)
+                    for load, systems in loads.items()} for trace, loads in gathered.items()}
 
 
 def share(value):
@@ -117,22 +129,23 @@ def share(value):
 
 def table(systems):
     rows = ["| system | TTFT P50, P95 s | spread of P95 | late | TPOT P99 ms | output tokens/s | peak KV blocks | KL, nats/token "
-            "| at full precision: all tokens, in quiet parts | changes a minute |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+            "| at full precision: all tokens, in quiet parts | changes a minute | P95 over best static |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for name, now in systems.items():
         kl = "" if now["kl"] is None else f"{now['kl']:.4f}"
         low, high = now["p95_ttft_s_spread"]
+        over = "" if "p95_ttft_over_best_static" not in now else f"{now['p95_ttft_over_best_static']:.2f}"
         changed = "" if "changes_per_minute" not in now else f"{now['changes_per_minute']:.1f}"
         rows.append(f"| {name} | {now['p50_ttft_s']:.2f}, {now['p95_ttft_s']:.2f} | {low:.2f} to {high:.2f} | {now['late']:.1%} | "
                     f"{now['p99_tpot_ms']:.0f} | {now['tokens_per_s']:.0f} | {now['kv_blocks_peak']:.0f} | {kl} | "
-                    f"{share(now['full_precision_share'])}, {share(now['full_precision_share_quiet'])} | {changed} |")
+                    f"{share(now['full_precision_share'])}, {share(now['full_precision_share_quiet'])} | {changed} | {over} |")
     return "\n".join(rows)
 
 
 def pictures(one, folder):
     """Draws KV and precision over time, of the first run of each system. Returns the names of the files."""
     name = f"elastic-{one['trace']}-{one['load']:g}"
-    first = {system: runs[0] for system, runs in one["runs"].items()}
+    first = {system: runs[0] for system, runs in one["runs"].items() if runs}
     kv = {"bf16: blocks": [], "bf16: used": []} if "bf16" in first else {}
     for system in [system for system in ("bf16", "balanced") if system in first]:
         watched = first[system]["watched"]
@@ -157,11 +170,13 @@ def machine():
 
 
 def write(found, options, folder, command):
+    found_summary = summary(found, options.quality_budget)
     parts = ["# A form that follows the load, measured", "",
              f"{machine()}, {datetime.date.today()}, `{shlex.join(['bench/elastic/run', *command[1:]])}`.",
-             f"All systems have {options.memory} for weights, KV cache and activations.", ""]
-    for trace, loads in summary(found).items():
-        windows = [one for one in found if one["trace"] == trace and one["load"] == options.loads[0]]
+             f"All systems have {options.memory} for weights, KV cache and activations. The best static form is the one with the "
+             f"lowest TTFT P95 of those that lose at most {options.quality_budget:g} nats a token.", ""]
+    for trace, loads in found_summary.items():
+        windows = {one["start_s"]: one for one in found if one["trace"] == trace}.values()
         told = "; ".join(f"{one['start_s']:g} s (peak {one['peak']:.1f} times the mean, full precision saturates at "
                          f"{one['saturated']:.0f} tokens/s, late after {one['slo_ttft_s']:.1f} s)" for one in windows)
         parts += [f"## {trace}", "", f"Windows of {options.seconds:g} s from {told}.", ""]
@@ -170,3 +185,4 @@ def write(found, options, folder, command):
             one = next(one for one in found if one["trace"] == trace and f"{one['load']:g}" == load)
             parts += [f"![{name}]({name})" for name in pictures(one, folder)] + [""]
     (folder / "results.md").write_text("\n".join(parts), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(found_summary, indent=1), encoding="utf-8")

@@ -53,6 +53,9 @@ class Server:
     def form(self):
         return json.loads(ask(self.admin + "/admin/form"))
 
+    def max_model_len(self):
+        return json.loads(ask(self.url + "/v1/models"))["data"][0]["max_model_len"]
+
     def wait_until_packed(self):
         """Waits until all variants that the policy may choose are within its reach."""
         while (packing := self.form()["packing"]) and packing["done"] < packing["total"] and not packing["failure"]:
@@ -158,7 +161,7 @@ def full_logprobs(server, prompt, tokens):
     return answer["choices"][0]["logprobs"]["token_logprobs"][len(ids):]
 
 
-def score(server, path, most=200):
+def score(server, path, most=100):
     """Scores the tokens of `most` answers, spread over the run: the KL divergence of the form that sampled them from full
     precision, and the relative increase of perplexity, from that of this form to that of full precision."""
     every = list(answers(path))

@@ -9,13 +9,12 @@ import random
 import subprocess
 from pathlib import Path
 
-import served
-
 AZURE = "traces/azure2023/AzureLLMInferenceTrace_{}.csv"
 BURSTGPT = "traces/burstgpt/burstgpt_aggregates.json"
 TRACES = "conversation", "code", "burstgpt"
 BOOKS = "text"
-LONGEST = 600, 300  # tokens of the longest prompt and of the longest answer
+LONGEST = 600, 300  # tokens of the longest prompt and of the longest answer, if the model reads so many
+LONGEST_SHARES = 0.6, 0.3  # of the tokens that it reads; prompts of text vary somewhat
 BURSTGPT_MEANS = 642, 262  # tokens of a prompt and of an answer
 SATURATING = 64  # streams
 PARTS = 8  # of a window; the busiest one is its peak
@@ -54,8 +53,13 @@ def read_trace(name, data):
     return burstgpt(path) if name == "burstgpt" else azure(path)
 
 
-def clipped(prompt, answer, scale):
-    return max(1, round(min(LONGEST[0], prompt * scale))), max(1, round(min(LONGEST[1], answer * scale)))
+def longest(max_model_len):
+    """Returns the tokens of the longest prompt and of the longest answer for a model."""
+    return tuple(min(most, int(share * max_model_len)) for most, share in zip(LONGEST, LONGEST_SHARES))
+
+
+def clipped(sizes, options):
+    return [max(1, round(min(most, size * options.length_scale))) for size, most in zip(sizes, options.longest)]
 
 
 class Window:
@@ -75,7 +79,7 @@ class Window:
 
 def windows(trace, options):
     """Returns the windows of a trace with the highest ratios of peak to mean, of all that begin at multiples of their length."""
-    rows = [(at, *clipped(prompt, answer, options.length_scale)) for at, prompt, answer in read_trace(trace, options.data)]
+    rows = [(at, *clipped(sizes, options)) for at, *sizes in read_trace(trace, options.data)]
     arrivals = [at for at, _, _ in rows]
     found = []
     for i in itertools.takewhile(lambda i: (i + 1) * options.seconds <= arrivals[-1], itertools.count()):
@@ -112,8 +116,8 @@ def prompt_text(options):
 
 def bench(options, server, path, arguments, timeout=900):
     command = [options.protean, "bench", "serve", "--base-url", server.url, "--quiet", "--ignore-eos",
-               "--prompt-file", str(prompt_text(options)), "--max-input-len", f"{LONGEST[0]}",
-               "--max-output-len", f"{LONGEST[1]}", "--json", str(path.with_suffix(".json")), *arguments]
+               "--prompt-file", str(prompt_text(options)), "--max-input-len",
+               f"{options.longest[0]}", "--max-output-len", f"{options.longest[1]}", "--json", str(path.with_suffix(".json")), *arguments]
     subprocess.run(command, check=True, timeout=timeout, stdout=subprocess.DEVNULL)
     return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
@@ -138,10 +142,10 @@ class Limits:
     SLO_S = 2
     SLO_TIMES_ALONE = 5
 
-    def __init__(self, window, options, flags, folder):
+    def __init__(self, window, options, started, folder):
         path = folder / "limits"
         write_load(window, window.mean * ENOUGH / len(window.rows), path.with_suffix(".csv"))
-        with served.Server(options.protean, options.model, options.memory, flags, options.server_flags) as server:
+        with started() as server:
             self.slo_ttft_s = options.slo_ttft_s
             if self.slo_ttft_s is None:
                 alone = closed_loop(options, server, path.with_suffix(".csv"), folder / "alone", 1)

@@ -54,6 +54,10 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
     (key == "link_us" ? cluster.link.us : cluster.link.bytes_per_us) = number;
     return number > 0 ? Status() : wrong(file, key, "more than 0");
   }
+  if (key == "sequence") {
+    cluster.sequence = value.value<bool>().value_or(false);
+    return value.is_boolean() ? Status() : wrong(file, key, "true or false");
+  }
   if (key == "swap_bytes_per_us") {
     cluster.swap_bytes_per_us = number;
     return number >= 0 ? Status() : wrong(file, key, "at least 0");
@@ -72,7 +76,7 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
   }
   return make_error(ErrorCode::kInvalidArgument,
                     "--cluster {}: \"{}\" is unknown: a cluster has profile, devices, memory, "
-                    "link_us, link_bytes_per_us, slowdown, longest and swap_bytes_per_us",
+                    "link_us, link_bytes_per_us, slowdown, longest, swap_bytes_per_us and sequence",
                     file, key);
 }
 
@@ -152,6 +156,9 @@ Machine machine_of(const Cluster& cluster) {
 GroupCost group_cost(const Cluster& cluster, const ModelSpec& spec,
                      const std::vector<Precision>& layers, KvPrecision kv) {
   GroupCost cost = group_cost(cluster.profile, spec, layers, kv);
+  if (cluster.sequence) {
+    return sequence_cost(scaled(cost.shared[0], cluster.slowdown[0]), spec, kv, cluster.link);
+  }
   cost.rows = cost.exchange = cluster.link;
   for (std::size_t power = 0; power < GroupCost::kDegrees; ++power) {
     cost.shared[power] = scaled(cost.shared[power], cluster.slowdown[power]);

@@ -21,6 +21,9 @@ struct Cluster {
   std::int64_t memory_bytes = 0;  // memory of each device
   Transfer link;                  // between devices of different replicas
   double swap_bytes_per_us = 0;   // to each device from host memory; 0: KV is not swapped
+  // Devices of a replica or group divide the tokens of each sequence and hold all weights (sequence
+  // parallelism), instead of shards of each layer.
+  bool sequence = false;
   // Factors of the time that steps on 1, 2, 4 and 8 devices take.
   std::array<double, GroupCost::kDegrees> slowdown{1, 1, 1, 1};
   // The longest request that 1, 2, 4 and 8 devices serve; empty: what their KV cache holds.
@@ -28,7 +31,7 @@ struct Cluster {
 };
 
 // Reads devices with a built-in profile: "8xH20", or a TOML file with profile, devices, memory,
-// link_us, link_bytes_per_us, slowdown and longest.
+// link_us, link_bytes_per_us, slowdown, longest, swap_bytes_per_us and sequence.
 Result<Cluster> read_cluster(const std::string& text);
 
 // Returns a machine with the cluster's memory and a processor for each device, for sizing.

@@ -25,10 +25,11 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
          "--scale", options.scale,
          "What becomes of a request that no replica can hold. off: it is refused; paper: "
          "replicas become one group for it, as in AMOEBA, and split again after it; "
+         "layers: the same by layers, as with KunServe, to compare; "
          "neighbours: the same with the neighbours of the replica that --router chose, "
          "whatever others could hold, to compare; joint: as paper, and replicas also become "
          "one and split again if fewer requests are predicted to be late")
-      ->check(one_of({"off", "paper", "neighbours", "joint"}))
+      ->check(one_of({"off", "paper", "layers", "neighbours", "joint"}))
       ->capture_default_str()
       ->group("Devices");
   app.add_option(
@@ -68,7 +69,11 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
 Status check_groups(const FleetOptions& options, const GroupOptions& group) {
   const std::string& scale = options.scale;
   const std::string& drop = options.drop;
-  if (scale != "off" && (group.replicas < 2 || group.most_tensor < 2)) {
+  if (scale == "layers" && group.replicas < 2) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--scale layers needs several replicas: add --data-parallel-size 2, or more");
+  }
+  if (scale != "off" && scale != "layers" && (group.replicas < 2 || group.most_tensor < 2)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--scale {} needs several replicas whose layers divide: add "
                       "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",

@@ -78,6 +78,17 @@ std::string holding_text(const Holding& holding, int shards) {
   return fmt::format("{}", fmt::join(held, ", "));
 }
 
+// Returns a text such as "  device 1", or "  devices 1, 3, 5" of three replicas, which are all
+// alike.
+std::string name_of(std::size_t device, const Sizing& sizing) {
+  std::vector<std::size_t> numbers;
+  for (std::size_t number = device; number < sizing.devices.size();
+       number += sizing.form.group.size()) {
+    numbers.push_back(number);
+  }
+  return fmt::format("  device{} {}", numbers.size() == 1 ? "" : "s", fmt::join(numbers, ", "));
+}
+
 std::string line(std::string_view name, std::string_view text) {
   return fmt::format("{:<24}{}\n", name, text);
 }
@@ -98,7 +109,7 @@ std::string memory_map(const ModelSpec& spec, const Sizing& sizing) {
     for (const Kind& kind : kinds) {
       pages.push_back(fmt::format("{} {}", kind.name, kind.pages));
     }
-    map += line(devices.size() == 1 ? "" : fmt::format("  device {}", devices[device].device.value),
+    map += line(sizing.devices.size() == 1 ? "" : name_of(device, sizing),
                 row_of(kinds, budget.pages));
     map += line("", fmt::format("{}: {} pages", holding_text(form.group[device], form.shards),
                                 fmt::join(pages, ", ")));

@@ -7,8 +7,9 @@
 
 namespace protean {
 
-// Draws the pages of each device of a replica as a row of letters, with what the device holds and
-// how many pages each kind of component takes: lines for `protean inspect`.
+// Draws the pages of each device as a row of letters, one row for those that are alike in all
+// replicas, with what the device holds and how many pages each kind of component takes: lines for
+// `protean inspect`.
 std::string memory_map(const ModelSpec& spec, const Sizing& sizing);
 
 }  // namespace protean

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <sstream>
@@ -21,38 +22,73 @@
 namespace protean {
 namespace {
 
-// Returns the order that `protean profile` measured at the lowest precision it measured, or front
-// to back if there is none. Precisions that are stored alike lose much the same.
-std::vector<SwapTarget> profiled_order(const VariantStore& variants,
-                                       std::span<const Precision> lower, bool halves) {
-  std::vector<Precision> looked_at;
+// Returns what `protean profile` measured of the weights that are to be used at these precisions
+// and at those that are stored alike, the lowest first.
+std::vector<SwapProfile> kept_profiles(const VariantStore& variants,
+                                       std::span<const Precision> lower) {
+  std::vector<Precision> precisions;
   for (std::size_t i = lower.size(); i-- > 0 && !variants.model_directory().empty();) {
-    looked_at.push_back(lower[i]);
-    looked_at.push_back(weight_only(lower[i]));
+    precisions.push_back(lower[i]);
+    precisions.push_back(weight_only(lower[i]));
   }
-  looked_at.erase(std::unique(looked_at.begin(), looked_at.end()), looked_at.end());
-  for (const Precision precision : looked_at) {
-    auto profile = load_swap_profile(
-        variants.model_directory(),
-        {variants.model(), variants.source_at(precision), precision, halves}, variants.spec());
-    if (profile.ok()) {
-      return std::move(profile->order);
+  precisions.erase(std::unique(precisions.begin(), precisions.end()), precisions.end());
+  std::vector<SwapProfile> profiles;
+  for (const Precision precision : precisions) {
+    for (const bool halves : {true, false}) {
+      auto profile = load_swap_profile(
+          variants.model_directory(),
+          {variants.model(), variants.source_at(precision), precision, halves}, variants.spec());
+      if (profile.ok()) {
+        profiles.push_back(*std::move(profile));
+      } else if (profile.error().code != ErrorCode::kNotFound) {
+        log::warning(
+            "a profile of layers is left out, and without one they are lowered front to back: {}",
+            profile.error().message);
+      }
     }
-    if (profile.error().code != ErrorCode::kNotFound) {
-      log::warning("layers are lowered front to back: {}", profile.error().message);
-    }
+  }
+  return profiles;
+}
+
+// Returns the order of the first profile, or front to back if there is none. If halves were not
+// measured, the order of whole layers may be known.
+std::vector<SwapTarget> profiled_order(const std::vector<SwapProfile>& profiles, int layers,
+                                       bool halves) {
+  const auto found =
+      std::find_if(profiles.begin(), profiles.end(),
+                   [&](const SwapProfile& profile) { return profile.halves == halves; });
+  if (found != profiles.end()) {
+    return found->order;
   }
   if (!halves) {
-    return swap_targets(variants.spec().layers, false);
+    return swap_targets(layers, false);
   }
-  // Halves were not measured: the order of whole layers may be known.
   std::vector<SwapTarget> order;
-  for (const SwapTarget& layer : profiled_order(variants, lower, false)) {
+  for (const SwapTarget& layer : profiled_order(profiles, layers, false)) {
     for (const Component half : halves_of(layer)) {
       order.push_back({layer.layer, half});
     }
   }
   return order;
+}
+
+// Returns what halves of layers lose at these precisions: what was measured, else what is typical.
+QualityLoss profiled_loss(const std::vector<SwapProfile>& profiles,
+                          std::span<const Precision> lower, const ModelSpec& spec) {
+  QualityLoss loss = typical_loss();
+  for (const Precision precision : lower) {
+    const auto measured = [&](Precision at) {
+      return std::find_if(profiles.begin(), profiles.end(), [&](const SwapProfile& profile) {
+        return profile.precision == at && !profile.kl_nats.empty();
+      });
+    };
+    const auto same = measured(precision);
+    const auto found = same != profiles.end() ? same : measured(weight_only(precision));
+    if (found != profiles.end()) {
+      set_measured(precision, found->precision, found->kl_nats, spec, loss);
+    }
+  }
+  return loss;
 }
 
 // Opens the models of --variant. Fails if layers never have their precision.
@@ -90,15 +126,21 @@ Result<std::int64_t> variant_cache_bytes(const std::string& text) {
   return *bytes;
 }
 
-std::string_view fastest_here() {
-  return !integers_are_faster() ? "w8,w4" : eight_bits_are_fastest() ? "w8a8,w4a8" : "w8a7,w4a8";
+MorphRule rule_of(std::string_view name) {
+  return name == "paper"    ? MorphRule::kPaper
+         : name == "queued" ? MorphRule::kQueued
+                            : MorphRule::kPredict;
+}
+
+std::string fastest_here() {
+  const auto [eight_bits, four_bits] = fastest_precisions();
+  return fmt::format("{},{}", to_string(eight_bits), to_string(four_bits));
 }
 
 // Returns the precisions below `start` that layers may be lowered to, from most bits to fewest.
 Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Precision start) {
   std::vector<Precision> lower;
-  std::istringstream names(options.precisions == "auto" ? std::string(fastest_here())
-                                                        : options.precisions);
+  std::istringstream names(options.precisions == "auto" ? fastest_here() : options.precisions);
   for (std::string name; std::getline(names, name, ',');) {
     const auto precision = parse_precision(name);
     if (!precision.ok()) {
@@ -136,7 +178,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   MorphConfig config;
   config.mode = *mode;
   config.policy = options_for(*mode);
-  config.policy.rule = options.rule == "paper" ? MorphRule::kPaper : MorphRule::kPredict;
+  config.policy.rule = rule_of(options.rule);
   config.policy.ttft_ns = std::llround(options.slo_ttft_ms * static_cast<double>(kNsPerMs));
   config.policy.tpot_ns = std::llround(options.slo_tpot_ms * static_cast<double>(kNsPerMs));
   config.start = sizing.form;
@@ -146,6 +188,7 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
                    .order = swap_targets(spec.layers, options.halves),
                    .ladder = {start},
                    .floor = *floor,
+                   .most_kv_blocks = options.kv ? 0 : sizing.form.kv.blocks,
                    .embeddings_stay = config.policy.rule == MorphRule::kPaper};
   config.bounds.ladder.insert(config.bounds.ladder.end(), lower.begin(), lower.end());
   if (const Status legal = validate(config.bounds); !legal.ok()) {
@@ -188,11 +231,14 @@ void add_morph_options(CLI::App& app, MorphOptions& options) {
       ->capture_default_str();
   app.add_option("--morph-rule", options.rule,
                  "predict takes the form with the fewest late requests for the quality it loses; "
-                 "paper uses MorphServe's thresholds")
-      ->check(one_of({"predict", "paper"}))
+                 "queued does so as if no more requests arrived, to compare; paper uses "
+                 "MorphServe's thresholds")
+      ->check(one_of({"predict", "queued", "paper"}))
       ->capture_default_str();
   app.add_flag("--morph-halves", options.halves,
                "Lower the attention and the MLP of a layer one by one");
+  app.add_flag("--morph-kv,!--no-morph-kv", options.kv,
+               "Give the memory that lower precision frees to KV (default on)");
   add_variant_option(app, options.variants);
   add_variant_cache_option(app, options.variant_cache);
   app.add_option("--variant-cache-size", options.variant_cache_size,
@@ -216,10 +262,21 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
   if (!floor.ok()) {
     return floor.error();
   }
+  model.may_morph = may_morph;
   if (may_morph) {
     model.ladder = *lower;
   }
-  const auto sizing = choose_sizing(model, spec, machine);
+  // The longest sequence must fit the lowest form that the policy reaches.
+  const auto check = [&](Sizing& sizing) -> Status {
+    const auto config = morph_config(options, spec, sizing, *lower);
+    if (!config.ok() || config->mode == MorphMode::kOff) {
+      return config.ok() ? Status() : config.error();
+    }
+    const Form lowest = form_path(config->bounds).back();
+    return fit_length(model, spec, widest_kv_blocks(model, spec, sizing, lowest.kv.blocks), sizing);
+  };
+  const auto sizing =
+      choose_sizing(model, spec, machine, may_morph ? check : std::function<Status(Sizing&)>());
   if (!sizing.ok()) {
     return sizing.error();
   }
@@ -233,15 +290,6 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
     return config.error();
   }
   replica.morph = *std::move(config);
-  // The longest sequence must fit the lowest form that the policy reaches.
-  const MorphConfig& morph = *replica.morph;
-  if (morph.mode != MorphMode::kOff) {
-    const Form lowest = form_path(morph.bounds).back();
-    const std::int64_t most = widest_kv_blocks(model, spec, replica.sizing, lowest.kv.blocks);
-    if (const Status fits = fit_length(model, spec, most, replica.sizing); !fits.ok()) {
-      return fits.error();
-    }
-  }
   return replica;
 }
 
@@ -283,7 +331,9 @@ Result<ReplicaOptions> choose_replica(const ModelOptions& model, bool may_morph,
   }
   replica->variants = *std::move(variants);
   FormBounds& bounds = replica->morph->bounds;
-  bounds.order = profiled_order(*replica->variants, *lower, options.halves);
+  const std::vector<SwapProfile> profiles = kept_profiles(*replica->variants, *lower);
+  bounds.order = profiled_order(profiles, spec.layers, options.halves);
+  replica->morph->policy.loss = profiled_loss(profiles, *lower, spec);
   if (const Status legal = validate(bounds); !legal.ok()) {
     return legal.error();
   }

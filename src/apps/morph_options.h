@@ -26,6 +26,7 @@ struct MorphOptions {
   double slo_ttft_ms = 2000;
   double slo_tpot_ms = 0;
   bool halves = false;
+  bool kv = true;
 };
 void add_morph_options(CLI::App& app, MorphOptions& options);
 

@@ -152,7 +152,7 @@ void add_group_options(CLI::App& app, GroupOptions& options) {
          "Divide the CPUs among this many devices of all replicas together, or take them from a "
          "TOML file with a "
          "table [[device]] for each: cpus = \"0-7\", memory = \"12GiB\". auto is as many as "
-         "the model's division needs")
+         "the model's division needs, or if there is none, one for each NUMA node")
       ->type_name("NUMBER|FILE")
       ->capture_default_str();
   app.add_option("--tensor-parallel-size", options.tensor,
@@ -180,10 +180,11 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.option_defaults()->group("Devices");
   app.add_option("--data-parallel-size", options.group.replicas,
                  "Replicas of the model, each with weights, KV cache and devices of its own. "
-                 "Memory flags are for each device, batch flags for each replica")
+                 "Memory flags are for each device, batch flags for each replica. By default 1; if "
+                 "no flag names devices, CPUs, memory or a division, one on each of several NUMA "
+                 "nodes, or fewer that are divided among nodes if the model does not fit one")
       ->type_name("N")
-      ->check(whole_number(1, 1024))
-      ->capture_default_str();
+      ->check(whole_number(1, 1024));
   add_group_options(app, options.group);
   add_compute_options(app, options.compute);
 }

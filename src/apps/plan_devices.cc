@@ -134,10 +134,10 @@ Result<PlannedDevices> devices_here(const std::string& text, const std::string& 
     return group.error();
   }
   PlannedDevices found{.name = processor_name()};
-  const auto count = static_cast<std::int64_t>(group->devices.size());
-  for (const GroupDevice& device : group->devices) {
-    const std::int64_t bytes = device.memory_bytes.value_or(machine.free_memory_bytes / count);
-    found.devices.push_back({.cpus = device.cpus, .memory_bytes = bytes, .free_bytes = bytes});
+  const std::vector<std::int64_t> memory = memory_of_devices(*group, machine);
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    found.devices.push_back(
+        {.cpus = group->devices[i].cpus, .memory_bytes = memory[i], .free_bytes = memory[i]});
   }
   return found;
 }

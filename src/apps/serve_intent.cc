@@ -155,15 +155,15 @@ IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& option
                     std::make_shared<const std::string>(boost::json::serialize(plan_json(report)))};
 }
 
-Status forget_choice(ModelOptions& options, std::size_t devices) {
-  if (options.group.replicas > 1) {
+Status forget_choice(ModelOptions& options, const Sizing& sizing) {
+  if (sizing.replicas() > 1) {
     return make_error(ErrorCode::kInvalidArgument,
                       "an intent chooses for one replica, and --data-parallel-size is {}: deploy "
                       "the model with 1",
-                      options.group.replicas);
+                      sizing.replicas());
   }
   if (options.group.devices == "auto") {
-    options.group.devices = fmt::format("{}", devices);
+    options.group.devices = fmt::format("{}", sizing.devices.size());
   }
   options.dtype = "auto";
   options.kv_cache_dtype = "auto";

@@ -13,6 +13,7 @@
 #include "replica/harvest.h"
 #include "replica/model_files.h"
 #include "replica/model_options.h"
+#include "replica/sizing.h"
 #include "server/residence.h"
 
 namespace protean {
@@ -51,8 +52,7 @@ IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& option
 PlannedLoad within(PlannedLoad load, int max_context);
 
 // Resets in `options` what an intent chooses, so that another one can choose again among as many
-// devices: `devices` of them if the options do not say. Fails if the options ask for several
-// replicas.
-Status forget_choice(ModelOptions& options, std::size_t devices);
+// devices: those of `sizing` if the options do not say. Fails if that has several replicas.
+Status forget_choice(ModelOptions& options, const Sizing& sizing);
 
 }  // namespace protean

@@ -90,7 +90,7 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
       .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
                              const Form& form) { return pages_by_device(spec, form, page_bytes); },
       .ttft_target_ns = std::llround(setting.morph.slo_ttft_ms * static_cast<double>(kNsPerMs)),
-      .replicas = setting.model.group.replicas,
+      .replicas = sizing.replicas(),
       .router = std::string(to_string(replica.router)),
       .card = card_of(setting, files, sizing.form)};
 }
@@ -207,7 +207,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   setting = std::move(sized->setting);
   ReplicaOptions& replica = sized->replica;
   set_policies(setting.fleet, replica);
-  const int most = setting.model.group.replicas * setting.model.max_num_seqs + setting.max_queued;
+  const int most = replica.sizing.replicas() * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
   auto opened = std::make_unique<ModelFiles>(*std::move(files));
@@ -278,7 +278,7 @@ Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wis
         std::pair(&load.output_tokens, wish.output_tokens)}) {
     *number = known > 0 ? known : *number;
   }
-  const Status reset = forget_choice(setting.model, before.replica.sizing.devices.size());
+  const Status reset = forget_choice(setting.model, before.replica.sizing);
   return reset.ok()
              ? open_further_model(std::move(setting), options, claimed_bytes - memory_of(before))
              : Result<OpenModel>(reset.error());
@@ -333,11 +333,10 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
   return models;
 }
 
+// The fingerprint runs on the first device. Devices that share steps take what it says of their
+// parts.
 void learn_costs(OpenModel& model, const Harvest& harvest) {
   ReplicaOptions& replica = model.replica;
-  if (replica.sizing.form.group.size() > 1) {
-    return;
-  }
   const Checkpoint& checkpoint = *model.files->checkpoint;
   FingerprintOptions wanted = fingerprint_options(replica);
   wanted.harvest = harvest;

@@ -51,6 +51,7 @@ struct SimulatedModel {
   ReplicaOptions replica;
   MorphCost morph_cost;
   std::vector<int> longest_tokens;  // see Cluster
+  bool sequence = false;            // see Cluster
   std::string note;                 // says where the costs come from
 };
 
@@ -124,6 +125,15 @@ Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string na
   if (!replica.ok()) {
     return replica.error();
   }
+  const auto tensor = static_cast<std::int64_t>(std::max(1, model.group.tensor));
+  if (cluster->sequence && tensor > 1) {  // shards of the weights that others hold become no KV
+    const std::int64_t whole = weight_bytes(spec, replica->sizing.form);
+    model.device_memory = fmt::format("{}", cluster->memory_bytes - whole / tensor * (tensor - 1));
+    replica = size_replica(model, may_morph(command), command.morph, spec, machine_of(*cluster));
+    if (!replica.ok()) {
+      return replica.error();
+    }
+  }
   const Sizing& sizing = replica->sizing;
   if (std::ssize(sizing.devices) != cluster->devices) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -141,6 +151,7 @@ Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string na
                                        .fetch_bytes_per_us = link_bytes_per_us,
                                        .swap_bytes_per_us = cluster->swap_bytes_per_us},
                         .longest_tokens = cluster->longest_tokens,
+                        .sequence = cluster->sequence,
                         .note = fmt::format("simulated on {}: a roofline of {}", cluster->name,
                                             cluster->profile.source)};
 }
@@ -224,18 +235,32 @@ void limit_length(const SimulatedModel& model, const Form& form, EngineConfig& e
   }
 }
 
+// Returns the configuration of the engine of a group. With sequence parallelism, the weights that
+// its devices would drop stay where they are.
+EngineConfig engine_of(const SimulatedModel& model, const Form& wide) {
+  ReplicaOptions replica = model.replica;
+  PageBudget& budget = replica.morph->bounds.budget;
+  if (model.sequence) {
+    budget.reserve += weight_pages(model.spec, replica.sizing.form, budget.page_bytes) -
+                      weight_pages(model.spec, wide, budget.page_bytes);
+  }
+  EngineConfig engine = wide_engine_config(replica, model.spec, wide);
+  limit_length(model, wide, engine);
+  return engine;
+}
+
 SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedModel& model) {
   const ReplicaOptions& replica = model.replica;
   const Form& form = replica.sizing.form;
   SimulationConfig config{
       .engine = engine_config(replica, model.spec),
-      .replicas = replica.model.group.replicas,
+      .replicas = replica.sizing.replicas(),
       .dispatch = {replica.router, replica.migrate},
       .step_cost = replica.cost.on(stages_of(form).front().devices.size()),
       .seed = command.load.load.workload.seed,
       .max_concurrency = command.load.load.max_concurrency,
       .max_outstanding =
-          command.model.max_num_seqs * replica.model.group.replicas + command.max_queued,
+          command.model.max_num_seqs * replica.sizing.replicas() + command.max_queued,
       .keep_token_times = true};
   config.block_copy_us = static_cast<double>(kv_block_bytes(model.spec, form.kv)) /
                          model.morph_cost.fetch_bytes_per_us;
@@ -253,11 +278,9 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
     config.groups->longest_tokens.assign(
         model.longest_tokens.begin() + static_cast<std::ptrdiff_t>(first),
         model.longest_tokens.end());
-    config.groups->wide_engine = [model](const Form& wide) {
-      EngineConfig engine = wide_engine_config(model.replica, model.spec, wide);
-      limit_length(model, wide, engine);
-      return engine;
-    };
+  }
+  if (config.groups) {
+    config.groups->wide_engine = [model](const Form& wide) { return engine_of(model, wide); };
   }
   return config;
 }
@@ -329,7 +352,8 @@ void add_simulate(CLI::App& root, int& exit_code) {
          "--cluster", command->cluster,
          "Devices to simulate: NxNAME of a built-in profile (A100, H100, A40, A6000, "
          "H20), or a TOML file with profile, devices, memory, link_us, link_bytes_per_us, "
-         "slowdown, longest and swap_bytes_per_us: the rate at which KV of preempted requests "
+         "slowdown, longest, sequence (true: devices divide tokens and hold all weights) and "
+         "swap_bytes_per_us: the rate at which KV of preempted requests "
          "comes back from host memory instead of being computed again (default devices of "
          "this machine)")
       ->type_name("NxNAME|FILE");

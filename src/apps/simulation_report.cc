@@ -55,6 +55,8 @@ json::object change_object(const RegroupRecord& change) {
           {"done_s", loadtest::seconds(change.done_ns)},
           {"steps", change.steps},
           {"blocks_moved", change.blocks_moved},
+          {"kv_bytes", change.kv_bytes},
+          {"weight_bytes", change.weight_bytes},
           {"preempted", change.preempted},
           {"failure", change.failure}};
 }

@@ -1,5 +1,7 @@
 #include "contract/groups.h"
 
+#include <fmt/format.h>
+
 namespace protean {
 
 std::string_view to_string(GroupBy by) {
@@ -10,6 +12,14 @@ std::string_view to_string(GroupBy by) {
       return "layers";
   }
   return "?";
+}
+
+std::string names_of(const std::vector<ReplicaId>& replicas) {
+  std::string names;
+  for (const ReplicaId replica : replicas) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", replica.value);
+  }
+  return names;
 }
 
 }  // namespace protean

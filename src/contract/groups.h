@@ -20,6 +20,9 @@ enum class GroupBy : std::uint8_t { kShards, kLayers };
 
 std::string_view to_string(GroupBy by);
 
+// Returns "0, 1".
+std::string names_of(const std::vector<ReplicaId>& replicas);
+
 // Which replicas are to serve as one. Replicas that no group names stay as they are.
 struct GroupWish {
   std::vector<std::vector<ReplicaId>> groups;
@@ -48,8 +51,12 @@ struct RegroupRecord {
   TimeNs done_ns = -1;
   int steps = 0;                  // committed steps of the morph
   std::int64_t blocks_moved = 0;  // blocks that were copied to other homes
+  std::int64_t kv_bytes = 0;      // KV that devices received from others
+  std::int64_t weight_bytes = 0;  // weights that devices fetched
   int preempted = 0;              // requests that found no room in a home
   std::string failure;            // why it turned back or was given up; empty: it did not
+
+  bool succeeded() const { return begun_ns >= 0 && failure.empty(); }
 };
 
 // Replicas that serve as one. Names itself by its first replica.
@@ -77,6 +84,8 @@ struct GroupsStatus {
   std::int64_t together_total = 0;     // changes that ended in one group
   std::int64_t apart_total = 0;        // changes that ended in several replicas
   std::int64_t failures_total = 0;     // changes that turned back or were given up
+  std::int64_t kv_bytes_total = 0;     // of all changes, as in RegroupRecord
+  std::int64_t weight_bytes_total = 0;
   std::vector<ReplicaFailure> failed;  // replicas that are out of service
 };
 

@@ -14,6 +14,10 @@ namespace protean {
 enum class Component : std::uint8_t { kAttention, kMlp, kEmbeddings };
 inline constexpr std::array kLayerHalves = {Component::kAttention, Component::kMlp};
 
+// What the halves of a layer lose at a precision, in the order of kLayerHalves: nats of KL
+// divergence for each token.
+using LayerLoss = std::array<double, kLayerHalves.size()>;
+
 std::string_view to_string(Component component);
 
 // Returns "layer 3 mlp" or "embeddings".

@@ -139,7 +139,8 @@ struct LoadSeen {
 };
 
 // What the policy predicts for a form: while the present arrivals last, and if they are the most
-// that they may be for a minute.
+// that they may be. For a form that is more precise, the most last for a minute and are a fifth
+// more.
 struct FormPrediction {
   std::string precision;  // precision_label()
   std::int64_t kv_blocks = 0;
@@ -149,6 +150,10 @@ struct FormPrediction {
   double answer_tokens_per_s = 0;
   double capacity_per_s = 0;  // requests a second that the form carries for ever
   double kl_nats = 0;         // lost against full precision by all answer tokens
+  double cost = 0;            // late requests, the backlog twice, and the price of kl_nats
+  double cost_most = 0;
+  double morph_s = 0;   // how long the way to it takes
+  std::string verdict;  // why it was chosen or not
 };
 
 // How far a server is that packs variants in the background while it serves.
@@ -188,7 +193,7 @@ struct FormStatus {
   std::int64_t remarks_total = 0;           // steps done with a remark
   std::vector<TokensAt> output_tokens;      // output tokens by precision, since the start
   LoadSeen load;                            // the load when this status was made
-  std::vector<FormPrediction> predictions;  // those of the latest decision; the wanted form first
+  std::vector<FormPrediction> predictions;  // of the latest decision; the first is not to change
   std::shared_ptr<const MorphHistory> history = std::make_shared<const MorphHistory>();
 };
 

@@ -30,7 +30,9 @@ void ArrivalRate::arrived(TimeNs now_ns, std::int64_t prompt_tokens) {
     slice = {.number = number};
   }
   slice.requests += 1;
-  slice.tokens += static_cast<double>(prompt_tokens);
+  const auto tokens = static_cast<double>(prompt_tokens);
+  slice.tokens += tokens;
+  slice.square_tokens += tokens * tokens;
 }
 
 ArrivalRate::Slice ArrivalRate::slice(std::int64_t number) const {
@@ -116,7 +118,10 @@ ArrivalRate::Rate ArrivalRate::rate(TimeNs now_ns) const {
           .lasts_s = seconds,
           .later_per_s = std::min(per_s, known.requests / std::max(known_s, kHorizonS)),
           .dispersion = spread,
-          .prompt_tokens = prompts.tokens / std::max(1.0, prompts.requests)};
+          .prompt_tokens = prompts.tokens / std::max(1.0, prompts.requests),
+          .prompt_spread = prompts.tokens > 0 ? prompts.square_tokens * prompts.requests /
+                                                    (prompts.tokens * prompts.tokens)
+                                              : 1};
 }
 
 }  // namespace protean

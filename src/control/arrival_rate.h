@@ -22,6 +22,7 @@ class ArrivalRate {
     double later_per_s = 0;    // after that: the mean of minutes, or this rate if that is lower
     double dispersion = 1;     // variance of a count of arrivals over its mean; 1 for Poisson
     double prompt_tokens = 0;  // mean of one request
+    double prompt_spread = 1;  // mean of the squares of prompts' lengths over the mean's square
   };
 
   void arrived(TimeNs now_ns, std::int64_t prompt_tokens);
@@ -35,9 +36,11 @@ class ArrivalRate {
     std::int64_t number = -1;
     double requests = 0;
     double tokens = 0;
+    double square_tokens = 0;  // sum of the squares of prompts' lengths
 
     Slice operator+(const Slice& other) const {
-      return {number, requests + other.requests, tokens + other.tokens};
+      return {number, requests + other.requests, tokens + other.tokens,
+              square_tokens + other.square_tokens};
     }
   };
 

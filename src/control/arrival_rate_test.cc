@@ -75,5 +75,14 @@ TEST(ArrivalRate, AnEmptyWindowAtALowRateIsNoChange) {
   EXPECT_NEAR(rate.rate(204 * kNsPerS).per_s, 0.2, 0.02);
 }
 
+TEST(ArrivalRate, KnowsHowMuchPromptsDiffer) {
+  ArrivalRate rate;
+  for (int i = 0; i <= 40; ++i) {
+    rate.arrived(i * kNsPerS, i % 2 == 0 ? 100 : 300);
+  }
+  EXPECT_NEAR(rate.rate(40 * kNsPerS).prompt_tokens, 200, 5);
+  EXPECT_NEAR(rate.rate(40 * kNsPerS).prompt_spread, 1.25, 0.02);
+}
+
 }  // namespace
 }  // namespace protean

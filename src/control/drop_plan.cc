@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/units.h"
 
 namespace protean {
 namespace {
@@ -26,28 +25,33 @@ DropGroup pop(Queue& queue) {
   return smallest;
 }
 
+std::int64_t copies_of_embeddings(std::size_t stages) {
+  return stages > 1 ? 2 : 1;
+}
+
 // The merged group keeps the larger copy, which has the higher precision.
 DropMerge merge(DropGroup a, const DropGroup& b) {
-  const std::int64_t freed = std::min(a.copy_bytes, b.copy_bytes);
+  const std::int64_t copies =
+      copies_of_embeddings(a.replicas.size()) + copies_of_embeddings(b.replicas.size());
   a.replicas.insert(a.replicas.end(), b.replicas.begin(), b.replicas.end());
-  a.copy_bytes = std::max(a.copy_bytes, b.copy_bytes);
+  const std::int64_t freed =
+      std::min(a.layer_bytes, b.layer_bytes) + (copies - copies_of_embeddings(a.replicas.size())) *
+                                                   std::min(a.embedding_bytes, b.embedding_bytes);
+  a.layer_bytes = std::max(a.layer_bytes, b.layer_bytes);
+  a.embedding_bytes = std::max(a.embedding_bytes, b.embedding_bytes);
   return {std::move(a), freed};
 }
 
 }  // namespace
 
-Result<DropPlan> plan_drop(std::span<const DropGroup> groups, std::int64_t required_bytes,
-                           int layers) {
+DropPlan plan_drop(std::span<const DropGroup> groups, std::int64_t required_bytes, int layers) {
   for (const DropGroup& group : groups) {
     check(!group.replicas.empty() && std::ssize(group.replicas) <= layers,
           "a group has replicas, each with a layer");
   }
   Queue queue(Larger(), std::vector<DropGroup>(groups.begin(), groups.end()));
   DropPlan plan;
-  while (plan.freed_bytes < required_bytes) {
-    if (queue.size() < 2) {
-      break;
-    }
+  while (plan.freed_bytes < required_bytes && queue.size() > 1) {
     DropGroup first = pop(queue);
     const DropGroup second = pop(queue);
     if (std::ssize(first.replicas) + std::ssize(second.replicas) > layers) {
@@ -58,13 +62,6 @@ Result<DropPlan> plan_drop(std::span<const DropGroup> groups, std::int64_t requi
     plan.merges.push_back(merge(std::move(first), second));
     plan.freed_bytes += plan.merges.back().freed_bytes;
     queue.push(plan.merges.back().into);
-  }
-  if (plan.freed_bytes < required_bytes) {
-    return make_error(
-        ErrorCode::kExhausted,
-        "{} are required, and dropping every copy but one of each group frees {}: add "
-        "replicas",
-        format_bytes(required_bytes), format_bytes(plan.freed_bytes));
   }
   while (!queue.empty()) {
     plan.groups.push_back(pop(queue));

@@ -4,6 +4,14 @@
 
 namespace protean {
 
+PromptWork Load::prompt_to_come(double hits) const {
+  const double length = std::max(1.0, arrivals.prompt_tokens);
+  // Longer prompts have more of the tokens, and each of their tokens has a longer context.
+  const double context = (1 - hits * hits) * length * length * arrivals.prompt_spread / 2;
+  const double tokens = std::max(1.0, (1 - hits) * length);
+  return {.prompts = 1, .tokens = tokens, .context_tokens = context + tokens / 2};
+}
+
 void keep_longest(const Load& other, Load& load) {
   if (other.largest_tokens > load.largest_tokens) {
     load.largest_tokens = other.largest_tokens;
@@ -19,14 +27,12 @@ Load sum_of(std::span<const Load> loads, const ArrivalRate::Rate& arrivals) {
     sum.decoding += load.decoding;
     sum.context_tokens += load.context_tokens;
     left += load.decoding * load.left_tokens;
-    sum.admitted += load.admitted;
-    sum.admitted_tokens += load.admitted_tokens;
-    sum.waiting += load.waiting;
-    sum.waiting_tokens += load.waiting_tokens;
+    sum.admitted = sum.admitted + load.admitted;
+    sum.waiting = sum.waiting + load.waiting;
     sum.oldest_wait_s = std::max(sum.oldest_wait_s, load.oldest_wait_s);
     keep_longest(load, sum);
     // Means count by the requests that they are of; a replica without any counts a little.
-    const double weight = load.decoding + load.admitted + load.waiting + 0.01;
+    const double weight = load.decoding + load.admitted.prompts + load.waiting.prompts + 0.01;
     weights += weight;
     sum.answer_tokens += weight * load.answer_tokens;
     sum.running_prompt_tokens += weight * load.running_prompt_tokens;
@@ -42,14 +48,19 @@ Load sum_of(std::span<const Load> loads, const ArrivalRate::Rate& arrivals) {
   return sum;
 }
 
+Load without_arrivals(Load load) {
+  load.arrivals.per_s = load.arrivals.most_per_s = load.arrivals.later_per_s = 0;
+  return load;
+}
+
 Load share_of(const Load& load, double share) {
   Load part = load;
-  for (double* const amount :
-       {&part.decoding, &part.context_tokens, &part.admitted, &part.admitted_tokens, &part.waiting,
-        &part.waiting_tokens, &part.arrivals.per_s, &part.arrivals.most_per_s,
-        &part.arrivals.later_per_s}) {
+  for (double* const amount : {&part.decoding, &part.context_tokens, &part.arrivals.per_s,
+                               &part.arrivals.most_per_s, &part.arrivals.later_per_s}) {
     *amount *= share;
   }
+  part.admitted = load.admitted * share;
+  part.waiting = load.waiting * share;
   return part;
 }
 

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "control/arrival_rate.h"
+#include "cost/prompt_work.h"
 
 namespace protean {
 
@@ -10,15 +11,12 @@ namespace protean {
 // the form. Tokens are counted in the mean of sequences, so that a prediction takes constant time.
 struct Load {
   // Sequences that have KV.
-  double decoding = 0;         // sequences past their prompts
-  double context_tokens = 0;   // tokens in KV, admitted prompts included
-  double left_tokens = 0;      // tokens that one running answer is expected to get still
-  double admitted = 0;         // sequences within their prompts
-  double admitted_tokens = 0;  // tokens of those prompts that are not computed yet
+  double decoding = 0;        // sequences past their prompts
+  double context_tokens = 0;  // tokens in KV, admitted prompts included
+  double left_tokens = 0;     // tokens that one running answer is expected to get still
+  PromptWork admitted;        // what is not computed yet of sequences within their prompts
 
-  // Sequences that wait for KV, or for room in a step.
-  double waiting = 0;
-  double waiting_tokens = 0;  // their tokens to compute
+  PromptWork waiting;  // of sequences that wait for KV, or for room in a step
   double oldest_wait_s = 0;
 
   // The longest sequence alone.
@@ -32,10 +30,15 @@ struct Load {
   double running_prompt_tokens = 0;
   double running_drawn_tokens = 0;
   double hit_share = 0;  // share of prompts that the prefix cache has
+
+  // Returns the work of one request to come, in the mean, if the prefix cache has `hits` of it.
+  PromptWork prompt_to_come(double hits) const;
 };
 
 // Returns the load of all replicas together, with the arrivals of the whole fleet.
 Load sum_of(std::span<const Load> loads, const ArrivalRate::Rate& arrivals);
+// Returns a load to which no requests are added.
+Load without_arrivals(Load load);
 // Lets the longest sequence of `other` count if it is longer.
 void keep_longest(const Load& other, Load& load);
 // Returns an equal share of a load. The longest sequence stays as long.

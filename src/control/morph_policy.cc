@@ -17,20 +17,29 @@ namespace {
 struct Considered {
   Form form;
   double kl_nats = 0;
+  double there_s = 0;
   double there_and_back_s = 0;
+  bool above_floor = true;
   Outlook outlook;
+  std::string verdict;
+
+  bool serves() const { return above_floor && outlook.serves; }
 };
 
 FormPrediction shown(const Considered& considered) {
-  const auto& [form, kl_nats, there_and_back_s, outlook] = considered;
-  return {.precision = precision_label(form),
-          .kv_blocks = form.kv.blocks,
+  const Outlook& outlook = considered.outlook;
+  return {.precision = precision_label(considered.form),
+          .kv_blocks = considered.form.kv.blocks,
           .late = outlook.present.late,
           .late_most = outlook.most.late,
           .kv_short_blocks = outlook.most.kv_short_blocks,
           .answer_tokens_per_s = outlook.present.answer_tokens_per_s,
           .capacity_per_s = outlook.present.capacity_per_s,
-          .kl_nats = outlook.present.kl_nats};
+          .kl_nats = outlook.present.kl_nats,
+          .cost = outlook.cost,
+          .cost_most = outlook.most_cost,
+          .morph_s = considered.there_s,
+          .verdict = considered.verdict};
 }
 
 std::string reason_for(const Form& form, const Prediction& before, const Prediction& after) {
@@ -39,13 +48,60 @@ std::string reason_for(const Form& form, const Prediction& before, const Predict
       precision_label(form), after.late, after.kl_nats, before.late, before.kl_nats);
 }
 
-// Returns true if it is better to go to a form than to stay. Both were considered alike.
-bool is_better(const Considered& to, const Considered& stay, double lasted_s) {
-  if (!stay.outlook.serves || to.kl_nats > stay.kl_nats) {
-    return pays(to.outlook, stay.outlook);
+// Returns why it is not better to go to a form than to stay; empty: it is better. Both were
+// considered alike.
+std::string reason_against(const Considered& to, const Considered& stay, double lasted_s) {
+  if (!to.above_floor) {
+    return "below the quality floor";
   }
-  return kQualityStep * to.kl_nats <= stay.kl_nats && no_later(to.outlook, stay.outlook) &&
-         lasted_s >= to.there_and_back_s;
+  if (!to.outlook.serves) {
+    return "its KV cannot hold the longest request";
+  }
+  if (!stay.serves()) {
+    return {};
+  }
+  if (to.kl_nats >= stay.kl_nats) {
+    return pays(to.outlook, stay.outlook) ? "" : "does not save a request and a fifth of the cost";
+  }
+  if (kQualityStep * to.kl_nats > stay.kl_nats) {
+    return "loses more than a tenth as much as the present form";
+  }
+  if (!no_later(to.outlook, stay.outlook)) {
+    return "would make more requests late if the most arrivals lasted for a minute";
+  }
+  return lasted_s >= to.there_and_back_s
+             ? ""
+             : fmt::format(
+                   "form or load changed less than {:.1f} s ago, the time to get there and back",
+                   to.there_and_back_s);
+}
+
+// Returns the decision for one of the forms that were weighed, of which the first is to stay.
+Decision decision_of(std::vector<Considered> weighed, const Considered& stay_for_long,
+                     std::optional<std::size_t> down, std::optional<std::size_t> up) {
+  const auto chosen = down ? down : up;
+  const Considered& stay = weighed.front();
+  Decision decision;
+  if (chosen) {
+    const Considered& best = weighed[*chosen];
+    const std::string reason =
+        !stay.above_floor ? fmt::format("{} is below the quality floor", precision_label(stay.form))
+        : !stay.outlook.serves
+            ? fmt::format("the longest request needs more than {} KV blocks", stay.form.kv.blocks)
+        : down ? reason_for(best.form, stay.outlook.present, best.outlook.present)
+               : reason_for(best.form, stay_for_long.outlook.most, best.outlook.most);
+    decision.wanted =
+        Wanted{best.form, reason, stay.outlook.present.by_kv, best.kl_nats > stay.kl_nats};
+  }
+  for (std::size_t i = 0; i < weighed.size(); ++i) {
+    if (weighed[i].verdict.empty()) {
+      weighed[i].verdict = i == chosen.value_or(0) ? "chosen"
+                           : i == 0                ? "replaced by the chosen form"
+                                                   : "would pay, but less than the chosen form";
+    }
+    decision.predictions.push_back(shown(weighed[i]));
+  }
+  return decision;
 }
 
 }  // namespace
@@ -166,50 +222,47 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
   const Way present = way(speed, now);
   const auto consider = [&](const Candidate& to, bool lasts) {
     const Way there = way_to(to, present, now);
-    Considered considered{to.form, to.traits.kl_nats,
-                          there.course.seconds + there.course.seconds_back,
-                          outlook_of(there, load, lasts)};
-    considered.outlook.serves = considered.outlook.serves && above_floor(bounds_, to.form);
-    return considered;
+    return Considered{.form = to.form,
+                      .kl_nats = to.traits.kl_nats,
+                      .there_s = there.course.seconds,
+                      .there_and_back_s = there.course.seconds + there.course.seconds_back,
+                      .above_floor = above_floor(bounds_, to.form),
+                      .outlook = outlook_of(there, load, lasts),
+                      .verdict = {}};
   };
   const Candidate heading = candidate_of(now.heading);
-  const Considered stay = consider(heading, false);
-  const bool serves = stay.outlook.serves;
-  Decision decision{.wanted = std::nullopt, .predictions = {shown(stay)}};
-  if (stay.kl_nats <= 0 && stay.outlook.cost < kLeastLate && serves) {
-    return decision;
-  }
+  std::vector<Considered> weighed = {consider(heading, false)};
+  const Considered stay = weighed.front();
   const Considered stay_for_long = consider(heading, true);
   const double lasted_s = std::min(now.kept_s, load.arrivals.lasts_s);
-  std::optional<Considered> best;
+  std::optional<std::size_t> down;   // the best form for the present load
+  std::optional<std::size_t> up;     // the most precise form that serves as well
+  std::optional<Considered> up_now;  // at the present load, against which lower forms have to pay
   for (const Candidate& candidate : candidates_) {
     const bool all = now.failed.empty() && now.missing.empty();
     const Candidate reached = all ? candidate : within_reach(candidate, now);
     if (reached.form == now.heading) {
       continue;  // it was considered already; forms out of reach can leave several such
     }
-    const bool lowers = reached.traits.kl_nats > stay.kl_nats;
-    const Considered to = consider(reached, !lowers);
-    decision.predictions.push_back(shown(to));
+    const bool lasts = stay.serves() && reached.traits.kl_nats < stay.kl_nats;
+    if (!lasts && up && !up_now) {
+      up_now = consider(candidate_of(weighed[*up].form), false);
+    }
+    Considered& to = weighed.emplace_back(consider(reached, lasts));
+    to.verdict = reason_against(to, lasts ? stay_for_long : up_now.value_or(stay), lasted_s);
+    std::optional<std::size_t>& best = lasts ? up : down;
     const bool beats_best =
-        !best || (lowers || !serves ? to.outlook.most_cost < best->outlook.most_cost
-                                    : to.kl_nats < best->kl_nats);
-    if (beats_best && is_better(to, lowers ? stay : stay_for_long, lasted_s) &&
-        kv_suffices(to.form, now)) {
-      best = to;
+        !best || (lasts ? to.kl_nats < weighed[*best].kl_nats
+                        : to.outlook.most_cost < weighed[*best].outlook.most_cost);
+    if (to.verdict.empty() && beats_best) {
+      if (kv_suffices(to.form, now)) {
+        best = weighed.size() - 1;
+      } else {
+        to.verdict = "KV in use would not fit during the morph";
+      }
     }
   }
-  if (best) {
-    const bool lowers = best->kl_nats > stay.kl_nats;
-    const std::string reason =
-        serves && lowers ? reason_for(best->form, stay.outlook.present, best->outlook.present)
-        : serves         ? reason_for(best->form, stay_for_long.outlook.most, best->outlook.most)
-        : above_floor(bounds_, now.heading)
-            ? fmt::format("the longest request needs more than {} KV blocks", now.heading.kv.blocks)
-            : fmt::format("{} is below the quality floor", precision_label(now.heading));
-    decision.wanted = Wanted{best->form, reason, stay.outlook.present.by_kv, lowers};
-  }
-  return decision;
+  return decision_of(std::move(weighed), stay_for_long, down, up);
 }
 
 std::optional<Wanted> MorphPolicy::decide(const PaperRule& rule, const Situation& now) const {

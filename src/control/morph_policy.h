@@ -37,7 +37,7 @@ struct Wanted {
 
 struct Decision {
   std::optional<Wanted> wanted;             // nothing: stay with `heading`
-  std::vector<FormPrediction> predictions;  // `heading` first; alone if nothing could be better
+  std::vector<FormPrediction> predictions;  // of all forms weighed, `heading` first
 };
 
 // Decides what form a replica should have: the one with the least predicted cost, which is late

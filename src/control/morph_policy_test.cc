@@ -109,8 +109,7 @@ TEST_F(Decide, LowersNothingToAVariantThatIsNotPackedYet) {
 // Requests that already wait and would be late are reason enough, without further arrivals.
 TEST_F(Decide, LowersForRequestsThatWait) {
   Load load = load_of(1);
-  load.waiting = 200;
-  load.waiting_tokens = 200 * 256;
+  load.waiting = prompt_work(256) * 200;
   EXPECT_NE(decided(load, full), full);
 }
 
@@ -148,8 +147,8 @@ TEST_F(Decide, ModesTradeQualityForLateRequests) {
 
 TEST_F(Decide, AFormThatCannotHoldTheLongestRequestIsLeftAtOnce) {
   Load load = load_of(0.01);
-  load.waiting = 1;
-  load.waiting_tokens = load.largest_tokens = 16 * static_cast<double>(full.kv.blocks) + 100;
+  load.largest_tokens = 16 * static_cast<double>(full.kv.blocks) + 100;
+  load.waiting = prompt_work(load.largest_tokens);
   const Form form = decided(load, full);
   EXPECT_GE(form.kv.blocks * 16, load.largest_tokens);
   EXPECT_EQ(decided(load, form), form) << "as long as the request is there";
@@ -173,6 +172,34 @@ TEST_F(Decide, AFormBelowTheQualityFloorIsLeftAtOnce) {
   EXPECT_NE(decision.wanted->form, full) << "which would make more requests late";
 }
 
+// Lower forms compute prompts slower, so full precision is the best way out of a burst at w8. That
+// it would be late if the burst went on for a minute is no reason for w4, which is late at once.
+TEST_F(Decide, ALowerFormHasToPayAgainstFullPrecisionTooIfThatIsABetterWayOut) {
+  StepCost slow = cost();
+  slow.token_us = 0;
+  for (const auto& [precision, token_us] :
+       {std::pair{Precision::kBf16, 30}, {Precision::kW8, 120}, {Precision::kW4, 60}}) {
+    slow.of(precision).token_us = slow.of(precision).more_token_us = token_us;
+  }
+  Load load = load_of(19);
+  load.arrivals.lasts_s = 5;
+  load.arrivals.later_per_s = 2;
+  load.arrivals.prompt_tokens = load.running_prompt_tokens = 1000;
+  load.answer_tokens = 2;
+  load.running_drawn_tokens = 1;
+  const Form eight = path_to(bounds, Precision::kW8).back();
+  const auto decided_at = [&](const MorphPolicy& of) {
+    const Decision decision = of.decide({slow, 512}, load, at(eight));
+    return decision.wanted ? decision.wanted->form : eight;
+  };
+  EXPECT_EQ(decided_at(policy), full);
+  FormBounds lower_only = bounds;
+  lower_only.full = eight;
+  lower_only.ladder = {Precision::kW8, Precision::kW4};
+  const MorphPolicy without(options_for(MorphMode::kBalanced), lower_only, {.most_sequences = 64});
+  EXPECT_GT(layers_at(decided_at(without), Precision::kW4), 0) << "which pays without it";
+}
+
 TEST_F(Decide, ASwapThatFailedIsLeftOutAndTheOthersGoOn) {
   Situation now = at(full);
   now.failed = {{.layer = 0, .component = Component::kMlp, .to = Precision::kW8}};
@@ -191,6 +218,33 @@ TEST_F(Decide, ShowsWhatItPredictsForEachForm) {
   EXPECT_GT(stay.late, 10);
   EXPECT_EQ(stay.kl_nats, 0);
   EXPECT_NE(decision.wanted->reason.find("would be late"), std::string::npos);
+  EXPECT_EQ(stay.verdict, "replaced by the chosen form");
+  EXPECT_EQ(std::count_if(decision.predictions.begin(), decision.predictions.end(),
+                          [](const FormPrediction& form) { return form.verdict == "chosen"; }),
+            1);
+  for (const FormPrediction& form : decision.predictions) {
+    EXPECT_GE(form.cost, form.late);
+    EXPECT_GE(form.cost_most, form.late_most);
+    EXPECT_FALSE(form.verdict.empty());
+    EXPECT_EQ(form.morph_s > 0, &form != &stay);
+  }
+}
+
+TEST_F(Decide, ShowsWhyNoOtherFormIsTaken) {
+  const Decision quiet = policy.decide(speed, load_of(8), at(full));
+  EXPECT_FALSE(quiet.wanted);
+  ASSERT_GT(quiet.predictions.size(), 7U) << "also when nothing is late";
+  EXPECT_EQ(quiet.predictions.front().verdict, "chosen");
+  EXPECT_EQ(quiet.predictions.back().verdict, "does not save a request and a fifth of the cost");
+  Situation now = at(policy.path().back());
+  now.kept_s = 0;
+  EXPECT_NE(
+      policy.decide(speed, load_of(2), now).predictions[1].verdict.find("to get there and back"),
+      std::string::npos);
+  now = at(policy.path().back());
+  now.needed_blocks = now.committed.kv.blocks;
+  EXPECT_EQ(policy.decide(speed, load_of(2), now).predictions[1].verdict,
+            "KV in use would not fit during the morph");
 }
 
 TEST_F(Decide, ThePapersRuleGoesOneLayerAtATime) {

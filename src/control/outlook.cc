@@ -11,8 +11,9 @@ namespace {
 bool holds_longest(const Way& way, const Load& load) {
   constexpr double kShortestStepS = 1e-4;  // if the cost of steps is not known
   const Course& course = way.course;
-  const double step_s =
-      way.speed.step_s(course.to.precision, {std::max(1.0, load.decoding), load.context_tokens, 0});
+  const double step_s = way.speed.step_s(
+      course.to.precision,
+      {.decoding = std::max(1.0, load.decoding), .context_tokens = load.context_tokens});
   const double steps =
       1 + (course.seconds + course.seconds_back) / std::max(step_s, kShortestStepS);
   return course.to.kv_blocks * way.serving.block_tokens >=

@@ -33,19 +33,51 @@ QualityLoss typical_loss() {
   return loss;
 }
 
-double kl_nats(const QualityLoss& loss, const FormBounds& bounds, const Form& form) {
-  double nats = 0;
-  for (const Component half : kLayerHalves) {
-    const double weights =
-        static_cast<double>(component_bytes(bounds.spec, half, Precision::kF32)) /
-        static_cast<double>(layer_bytes(bounds.spec, Precision::kF32));
-    for (std::size_t i = 0; i < form.layer_precision.size(); ++i) {
-      const double now = loss.layers[index_of(form.layer_precision[i].of(half))];
-      const double full = loss.layers[index_of(bounds.full.layer_precision[i].of(half))];
-      nats += weights * std::max(0.0, now - full);
+namespace {
+
+// Returns a half's share of the weights of all layers.
+double share_of(const ModelSpec& spec, Component half) {
+  return static_cast<double>(component_bytes(spec, half, Precision::kF32)) /
+         static_cast<double>(layer_bytes(spec, Precision::kF32)) / std::max(1, spec.layers);
+}
+
+}  // namespace
+
+void set_measured(Precision precision, Precision of, const std::vector<LayerLoss>& losses,
+                  const ModelSpec& spec, QualityLoss& loss) {
+  const double rounding =
+      std::max(0.0, loss.layers[index_of(precision)] - loss.layers[index_of(of)]);
+  std::vector<LayerLoss>& measured = loss.measured[index_of(precision)];
+  measured = losses;
+  for (LayerLoss& layer : measured) {
+    for (const Component half : kLayerHalves) {
+      layer[static_cast<std::size_t>(half)] += share_of(spec, half) * rounding;
     }
   }
-  nats /= static_cast<double>(std::max<std::size_t>(1, form.layer_precision.size()));
+}
+
+double kl_nats(const QualityLoss& loss, const FormBounds& bounds, const Form& form) {
+  const auto known = [&](std::size_t layer, Component half, Precision precision) {
+    const std::vector<LayerLoss>& measured = loss.measured[index_of(precision)];
+    return measured.empty() ? share_of(bounds.spec, half) * loss.layers[index_of(precision)]
+                            : measured[layer][static_cast<std::size_t>(half)];
+  };
+  // Fewer bits never lose less, though one loss may be measured and another one typical.
+  const auto loss_of = [&](std::size_t layer, Component half, Precision precision) {
+    double nats = known(layer, half, precision);
+    for (const Precision rung : bounds.ladder) {
+      nats = weight_bits(rung) > weight_bits(precision) ? std::max(nats, known(layer, half, rung))
+                                                        : nats;
+    }
+    return nats;
+  };
+  double nats = 0;
+  for (std::size_t i = 0; i < form.layer_precision.size(); ++i) {
+    for (const Component half : kLayerHalves) {
+      nats += std::max(0.0, loss_of(i, half, form.layer_precision[i].of(half)) -
+                                loss_of(i, half, bounds.full.layer_precision[i].of(half)));
+    }
+  }
   return nats + std::max(0.0, loss.embeddings[index_of(form.embeddings)] -
                                   loss.embeddings[index_of(bounds.full.embeddings)]);
 }

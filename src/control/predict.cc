@@ -41,7 +41,7 @@ double round_s(const StepSpeed& speed, const StepPrecision& precision, const Ser
                const Batch& batch) {
   const double steps = serving.steps_in_flight;
   return steps * speed.step_s(precision, {batch.decoding / steps, batch.context_tokens / steps,
-                                          batch.prompt_tokens / steps});
+                                          batch.prompt * (1 / steps)});
 }
 
 // The flow of requests through a replica.
@@ -54,15 +54,14 @@ class Flow {
         load_(load),
         most_round_tokens_(speed.most_step_tokens() * serving.steps_in_flight),
         queue_(load.waiting + load.admitted),
-        held_(load.admitted),
-        work_(load.waiting_tokens + load.admitted_tokens),
+        held_(load.admitted.prompts),
         decoding_(load.decoding),
         context_(load.context_tokens),
         // A new answer gets answer_tokens, and those that run have had some of theirs.
         left_(load.decoding > 0 ? std::max(1.0, load.left_tokens * load.answer_tokens /
                                                     std::max(1.0, load.running_drawn_tokens))
                                 : std::max(1.0, load.answer_tokens)),
-        known_(queue_),
+        known_(queue_.prompts),
         from_(end_of(course.from)),
         to_(end_of(course.to)) {
     prediction_.capacity_per_s = to_.capacity.per_s;
@@ -78,7 +77,8 @@ class Flow {
     const double lasts_s = std::min(kHorizonS, load_.arrivals.lasts_s);
     const double burst_s = std::min(kHorizonS, std::max(lasts_s, 2 * course_.seconds));
     double at_s = 0;
-    for (double next_s = kFirstSliceS; at_s < burst_s || (at_s < kHorizonS && queue_ > kNoQueue);
+    for (double next_s = kFirstSliceS;
+         at_s < burst_s || (at_s < kHorizonS && queue_.prompts > kNoQueue);
          next_s *= kSliceGrowth) {
       const double end_s = at_s < lasts_s ? lasts_s : at_s < burst_s ? burst_s : kHorizonS;
       const double slice_s = std::min(next_s, end_s - at_s);
@@ -86,8 +86,9 @@ class Flow {
       at_s += slice_s;
     }
     // The requests that wait at the end will be late, if the form goes on as it does.
-    prediction_.backlog = queue_ * share_above(at_s - arrival_s(served_total_),
-                                               queue_ / to_.capacity.per_s, serving_.ttft_s, 0);
+    prediction_.backlog =
+        queue_.prompts * share_above(at_s - arrival_s(served_total_),
+                                     queue_.prompts / to_.capacity.per_s, serving_.ttft_s, 0);
     prediction_.late += prediction_.backlog;
     // Answers that run then end in the form that they run in.
     prediction_.kl_nats += at_s < kHorizonS ? decoding_ * left_ * course_.to.kl_nats : 0;
@@ -107,9 +108,10 @@ class Flow {
     End end{.form = form, .capacity = capacity_of(speed_, serving_, form, load_)};
     if (course_.seconds > 0) {
       const double steps = serving_.steps_in_flight;
-      end.morph_tokens = steps * speed_.prompt_tokens_within(
-                                     form.precision, kMorphStepS,
-                                     {load_.decoding / steps, load_.context_tokens / steps, 0});
+      end.morph_tokens =
+          steps * speed_.prompt_tokens_within(
+                      form.precision, kMorphStepS,
+                      {load_.decoding / steps, load_.context_tokens / steps, prompt()});
     }
     return end;
   }
@@ -119,6 +121,7 @@ class Flow {
     double at_s = 0;
     double length_s = 0;
     const End& end;            // the form that serves
+    PromptWork prompt;         // of one request in the queue
     double prompt_tokens = 0;  // the most of a round
     double decode_s = 0;       // a round without prompts
     double full_s = 0;         // a round with as many prompt tokens as it may have
@@ -135,17 +138,19 @@ class Flow {
     const End& end = at_s + length_s / 2 < course_.seconds / 2 ? from_ : to_;
     Slice slice{.at_s = at_s, .length_s = length_s, .end = end};
     arrive(slice);
+    slice.prompt = prompt();
     const double most = at_s < course_.seconds ? end.morph_tokens : most_round_tokens_;
     slice.prompt_tokens = std::clamp(most, 1.0, std::max(1.0, most_round_tokens_ - decoding_));
-    const auto round = [&](double prompt_tokens) {
-      return round_s(speed_, end.form.precision, serving_, {decoding_, context_, prompt_tokens});
+    const auto round = [&](double tokens) {
+      return round_s(speed_, end.form.precision, serving_,
+                     {decoding_, context_, slice.prompt.part(tokens)});
     };
     slice.decode_s = decoding_ > 0 ? round(0) : 0;
     slice.full_s = round(slice.prompt_tokens);
     if (slice.full_s <= 0) {
       return;  // the cost of steps is not known
     }
-    const double tokens = prompt_tokens();
+    const double tokens = slice.prompt.tokens;
     slice.own_s =
         tokens >= slice.prompt_tokens ? tokens / slice.prompt_tokens * slice.full_s : round(tokens);
     slice.steady = length_s > (slice.decode_s > 0 ? slice.decode_s : slice.full_s) * left_ / 2;
@@ -159,9 +164,8 @@ class Flow {
     slice.per_s = std::max(slice.at_s < rate.lasts_s ? rate.per_s : rate.later_per_s, 1e-9);
     const double arrived = slice.per_s * slice.length_s;
     arrived_per_s_ = (arrived_per_s_ * slice.at_s + arrived) / (slice.at_s + slice.length_s);
-    queue_ += arrived;
     const double hits = slice.at_s < refilled_s_ ? 0 : load_.hit_share;
-    work_ += arrived * rate.prompt_tokens * (1 - hits);
+    queue_ = queue_ + load_.prompt_to_come(hits) * arrived;
   }
 
   // Computes prompts of requests that KV has room for, as many as the slice has time for.
@@ -176,14 +180,12 @@ class Flow {
       admissible = std::min(held_ + free / (kept_tokens() + serving_.block_tokens / 2.0),
                             std::max(0.0, serving_.most_sequences - decoding_) + leaving);
     }
-    admissible = std::min(admissible, queue_);
-    const double tokens = prompt_tokens();
-    const double needed_s = admissible * tokens / slice.prompt_tokens * slice.full_s;
+    admissible = std::min(admissible, queue_.prompts);
+    const double needed_s = admissible * slice.prompt.tokens / slice.prompt_tokens * slice.full_s;
     slice.busy_s = std::min(needed_s, slice.length_s);
     slice.served = needed_s > 0 ? admissible * slice.busy_s / needed_s : 0;
     slice.begun_tokens = std::max(0.0, slice.served - held_) * kept_tokens();
-    work_ = std::max(0.0, work_ - slice.served * tokens);
-    queue_ = std::max(0.0, queue_ - slice.served);
+    queue_ = queue_ * (queue_.prompts > 0 ? 1 - slice.served / queue_.prompts : 0);
     held_ = std::max(0.0, held_ - slice.served);
   }
 
@@ -273,8 +275,7 @@ class Flow {
     const double preempted = std::min(decoding_, over / each);
     decoding_ -= preempted;
     context_ -= preempted * each;
-    queue_ += preempted;
-    work_ += preempted * each;
+    queue_ = queue_ + prompt_work(each) * preempted;
     prediction_.late += serving_.tpot_s > 0 ? preempted : 0;
   }
 
@@ -284,15 +285,18 @@ class Flow {
                            : (number - known_) / std::max(arrived_per_s_, 1e-9);
   }
 
-  // Returns the tokens to compute of a request in the queue.
-  double prompt_tokens() const {
-    return std::max(1.0, queue_ > 1e-6 ? work_ / queue_ : load_.arrivals.prompt_tokens);
+  // Returns the work of one request in the queue.
+  PromptWork prompt() const {
+    PromptWork one =
+        queue_.prompts > 1e-6 ? queue_ * (1 / queue_.prompts) : load_.prompt_to_come(0);
+    one.tokens = std::max(1.0, one.tokens);
+    return one;
   }
 
   // Returns the tokens of its prompt that a request keeps in KV, in the mean over steps.
   double kept_tokens() const {
-    return queue_ > known_ ? load_.running_prompt_tokens
-                           : std::max(prompt_tokens(), load_.running_prompt_tokens);
+    return queue_.prompts > known_ ? load_.running_prompt_tokens
+                                   : std::max(prompt().tokens, load_.running_prompt_tokens);
   }
 
   double context_of_one() const { return context_ / std::max(1.0, decoding_ + held_); }
@@ -302,9 +306,8 @@ class Flow {
   const Course& course_;
   const Load& load_;
   const double most_round_tokens_;
-  double queue_;        // requests without a first token
+  PromptWork queue_;    // of requests without a first token
   double held_;         // those among them with KV
-  double work_;         // tokens of prompts to compute
   double decoding_;     // sequences
   double context_;      // tokens in KV
   double left_;         // tokens that an answer still gets
@@ -351,17 +354,17 @@ double wait_probability(double places, double busy) {
 Capacity capacity_of(const StepSpeed& speed, const Serving& serving, const FormTraits& form,
                      const Load& load) {
   const double answer = std::max(1.0, load.answer_tokens);
-  const double to_compute = std::max(1.0, load.arrivals.prompt_tokens * (1 - load.hit_share));
+  const PromptWork prompt = load.prompt_to_come(load.hit_share);
   const double context =
       load.running_prompt_tokens + load.running_drawn_tokens + serving.block_tokens / 2.0;
   const double by_kv = form.kv_blocks * serving.block_tokens / context;
   const double by_step =
-      speed.most_step_tokens() * serving.steps_in_flight / (1 + to_compute / answer);
+      speed.most_step_tokens() * serving.steps_in_flight / (1 + prompt.tokens / answer);
   const double sequences =
       std::max(1.0, std::min({by_kv, by_step, static_cast<double>(serving.most_sequences)}));
   // In a steady state, sequences / answer of them end in each round, and as many prompts begin.
   const double time_s = round_s(speed, form.precision, serving,
-                                {sequences, sequences * context, sequences * to_compute / answer});
+                                {sequences, sequences * context, prompt * (sequences / answer)});
   return {.per_s = time_s > 0 ? sequences / answer / time_s : kUnknownCapacity,
           .sequences = sequences,
           .context_tokens = context,

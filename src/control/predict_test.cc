@@ -81,8 +81,7 @@ TEST_F(Predict, MoreLoadNeverMakesFewerLate) {
   before = 0;
   for (double waiting = 0; waiting < 200; waiting += 10) {
     Load load = load_of(5);
-    load.waiting = waiting;
-    load.waiting_tokens = 256 * waiting;
+    load.waiting = prompt_work(256) * waiting;
     const double late = of(staying(full), load).late;
     EXPECT_GE(late, before - 0.5) << waiting;
     before = late;
@@ -117,10 +116,9 @@ TEST_F(Predict, AMorphHelpsFromWhenItIsDone) {
 
 TEST_F(Predict, ABurstOnAnIdleReplicaIsServedAtTheSpeedOfPrompts) {
   Load load = load_of(0);
-  load.waiting = 20;
-  load.waiting_tokens = 20 * 256;
+  load.waiting = prompt_work(256) * 20;
   EXPECT_LT(of(staying(full), load).late, 1) << "20 prompts take 0.4 s";
-  load.waiting_tokens = 20 * 4000;
+  load.waiting = prompt_work(4000) * 20;
   EXPECT_GT(of(staying(form(Precision::kBf16, 8000)), load).late, 10) << "and these 6 s";
 }
 
@@ -151,6 +149,17 @@ TEST_F(Predict, ATargetForTokensCountsSlowDecoding) {
   strict.tpot_s = 0.005;
   EXPECT_GT(predict(speed, strict, staying(full), load_of(5)).late, 200);
   EXPECT_LT(predict(speed, strict, staying(form(Precision::kW8, 1000)), load_of(1)).late, 5);
+}
+
+// Half of the requests have 100 tokens, half 300.
+TEST(PromptToCome, HasTheContextOfAllPromptsInTheMean) {
+  const Load load{.arrivals = {.prompt_tokens = 200, .prompt_spread = 1.25}};
+  const PromptWork mean = (prompt_work(100) + prompt_work(300)) * 0.5;
+  EXPECT_DOUBLE_EQ(load.prompt_to_come(0).tokens, mean.tokens);
+  EXPECT_DOUBLE_EQ(load.prompt_to_come(0).context_tokens, mean.context_tokens);
+  const PromptWork rest = (prompt_work(50, 50) + prompt_work(150, 150)) * 0.5;
+  EXPECT_DOUBLE_EQ(load.prompt_to_come(0.5).tokens, rest.tokens);
+  EXPECT_DOUBLE_EQ(load.prompt_to_come(0.5).context_tokens, rest.context_tokens);
 }
 
 TEST(WaitProbability, IsErlangsC) {

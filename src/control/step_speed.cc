@@ -10,32 +10,64 @@ constexpr double kUsPerS = 1e6;
 
 }  // namespace
 
-void StepSpeed::step_done(const StepWork& work, const StepPrecision& precision, TimeNs took_ns) {
-  correction_.step_done(precision.layers, predict_us(cost_, work, precision),
-                        static_cast<double>(took_ns) / kNsPerUs);
+void StepSpeed::step_done(const StepWork& work, const StepPrecision& precision,
+                          const StepTimes& took) {
+  const double path_us = predict_us(path_, work, precision);
+  const double stage_us = predict_us(cost_, work, precision);
+  const auto start_us = static_cast<double>(took.since_start_ns) / kNsPerUs;
+  const auto last_us = static_cast<double>(took.since_last_ns) / kNsPerUs;
+  if (start_us * stage_us < last_us * path_us) {
+    correction_.step_done(precision.layers, path_us, start_us);
+  } else {
+    correction_.step_done(precision.layers, stage_us, last_us);
+  }
 }
 
 double StepSpeed::step_s(const StepPrecision& precision, const Batch& batch) const {
-  const double prompt = batch.prompt_tokens;
-  const double sequences = batch.decoding + (prompt > 0 ? 1 : 0);
-  const StepWork work{
-      .tokens = batch.decoding + prompt,
-      .sequences = sequences,
-      .logit_rows = sequences,
-      .context_tokens = batch.context_tokens + batch.decoding + prompt * (prompt + 1) / 2,
-      .kv_tokens = batch.context_tokens + batch.decoding + prompt};
-  return predict_us(cost_, work, precision) * correction_.factor(precision.layers) / kUsPerS;
+  return corrected_s(cost_, precision, batch);
 }
 
-double StepSpeed::prefill_s(const StepPrecision& precision, double prompt_tokens,
-                            const Batch& running) const {
-  const double room = std::max(1.0, most_step_tokens_ - running.decoding);
-  const double full_steps = std::floor(prompt_tokens / room);
-  const double rest = prompt_tokens - full_steps * room;
-  const auto of = [&](double tokens) {
-    return step_s(precision, {running.decoding, running.context_tokens, tokens});
+double StepSpeed::corrected_s(const StepCost& cost, const StepPrecision& precision,
+                              const Batch& batch) const {
+  const PromptWork& prompt = batch.prompt;
+  // Returns the positions that layers see of so many, in the mean over layers.
+  const auto seen = [&](double positions, double rows) {
+    const double unseen = std::max(0.0, positions - precision.window_tokens - rows + 1);
+    return positions - precision.windowed_share * unseen;
   };
-  return (full_steps > 0 ? full_steps * of(room) : 0) + (rest > 0 ? of(rest) : 0);
+  const double decoding = std::max(batch.decoding, 1e-9);
+  const double context_tokens =
+      decoding * seen((batch.context_tokens + batch.decoding) / decoding, 1);
+  // A step has a chunk of each of its prompts. The last token of one attends to half a chunk more
+  // than the mean.
+  const double chunks = prompt.tokens > 0 ? std::max(1.0, prompt.prompts) : 0;
+  const double chunk = prompt.tokens / std::max(1.0, chunks);
+  const double attended = prompt.tokens > 0 ? prompt.context_tokens / prompt.tokens : 0;
+  const StepWork work{
+      .tokens = batch.decoding + prompt.tokens,
+      .sequences = batch.decoding + chunks,
+      .logit_rows = batch.decoding + prompt.prompts,
+      .context_tokens = context_tokens + prompt.tokens * seen(attended, 1),
+      .kv_tokens = context_tokens + chunks * seen(attended + (chunk - 1) / 2, chunk)};
+  return predict_us(cost, work, precision) * correction_.factor(precision.layers) / kUsPerS;
+}
+
+double StepSpeed::prefill_s(const StepPrecision& precision, const Batch& batch) const {
+  const double room = std::max(1.0, most_step_tokens_ - batch.decoding);
+  const double full_steps = std::floor(batch.prompt.tokens / room);
+  const double rest = batch.prompt.tokens - full_steps * room;
+  const auto of = [&](double tokens) {
+    return step_s(precision, {batch.decoding, batch.context_tokens, batch.prompt.part(tokens)});
+  };
+  // A pipeline divides a prompt that is alone among its stages, which the last part then passes.
+  const auto passing = [&](double tokens) {
+    const Batch alone{.prompt = batch.prompt.part(tokens)};
+    const double all = corrected_s(path_, precision, alone);
+    const double stage = corrected_s(cost_, precision, alone);
+    return stage > 0 ? (all - stage) * stage / all : 0;
+  };
+  return (full_steps > 0 ? full_steps * of(room) : 0) + (rest > 0 ? of(rest) : 0) +
+         (batch.prompt.tokens > 0 ? passing(rest > 0 ? rest : room) : 0);
 }
 
 double StepSpeed::copy_bytes_per_s() const {
@@ -44,9 +76,11 @@ double StepSpeed::copy_bytes_per_s() const {
 }
 
 int StepSpeed::prompt_tokens_within(const StepPrecision& precision, double step_s_wanted,
-                                    const Batch& running) const {
+                                    const Batch& batch) const {
   const auto of = [&](double tokens) {
-    return step_s(precision, {running.decoding, running.context_tokens, tokens});
+    const PromptWork prompt =
+        batch.prompt.tokens > 0 ? batch.prompt.part(tokens) : prompt_work(tokens);
+    return step_s(precision, {batch.decoding, batch.context_tokens, prompt});
   };
   const double within_s = std::max(step_s_wanted, 2 * of(0));
   int fits = 0;  // more prompt tokens never take less time

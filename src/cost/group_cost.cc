@@ -110,6 +110,35 @@ GroupCost group_cost(const StepCost& alone, const ModelSpec& spec,
   return cost;
 }
 
+GroupCost sequence_cost(const StepCost& alone, const ModelSpec& spec, KvPrecision kv,
+                        const Transfer& exchange) {
+  GroupCost cost{.rows = exchange, .exchange = exchange};
+  const double kv_us = static_cast<double>(kv_token_bytes(spec, kv)) / exchange.bytes_per_us;
+  for (std::size_t power = 0; power < GroupCost::kDegrees; ++power) {
+    const double devices = 1 << power;
+    const double others = (devices - 1) / devices;
+    StepCost& all = cost.shared[power];
+    all = alone;
+    for (double* us :
+         {&all.token_us, &all.context_token_us, &all.kv_token_us, &all.far_kv_token_us}) {
+      *us /= devices;
+    }
+    all.near_kv_tokens *= devices;
+    for (LayersCost& layers : all.layers) {
+      if (!layers.is_known()) {
+        continue;
+      }
+      layers.step_us += power == 0 ? 0 : 2.0 * spec.layers * exchange.us;
+      layers.token_us = layers.token_us / devices + others * kv_us;
+      layers.more_token_us = layers.more_token_us / devices + others * kv_us;
+      layers.bend_tokens *= devices;
+      layers.tile_tokens *= devices;
+      layers.pass_tokens *= devices;
+    }
+  }
+  return cost;
+}
+
 std::vector<Stretch> stretches_of(const ModelSpec& spec, const Form& form) {
   const auto weights = [&](Component half) {
     return static_cast<double>(component_bytes(spec, half, Precision::kF32));
@@ -155,21 +184,48 @@ StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form)
   return slowest;
 }
 
-std::int64_t kv_bytes_received(const ModelSpec& spec, const Form& before, const HoldShards& hold,
-                               std::span<const Copy> homes, std::span<const std::int64_t> live) {
+StepCost path_cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form) {
+  const std::vector<Stretch> stretches = stretches_of(spec, form);
+  StepCost all = cost.on(stretches.front().copies.front().size());
+  if (stretches.size() == 1 || !all.is_known()) {
+    return cost_of(cost, spec, form);
+  }
+  const double hops = static_cast<double>(stretches.size()) - 1;
+  all.fixed_us += hops * cost.rows.us;
+  if (cost.rows.bytes_per_us > 0) {
+    all.token_us += hops * spec.hidden * cost.activation_bytes / cost.rows.bytes_per_us;
+  }
+  return all;
+}
+
+std::vector<std::int64_t> kv_bytes_received(const ModelSpec& spec, const Form& before,
+                                            const HoldShards& hold, std::span<const Copy> homes,
+                                            std::span<const std::int64_t> live) {
   const Form next = after(before, hold);
   const std::int64_t shard_bytes = kv_layer_block_bytes(spec, before.kv) / before.shards;
-  std::int64_t most = 0;
+  std::vector<std::int64_t> bytes;
   for (int device = 0; device < static_cast<int>(before.group.size()); ++device) {
-    std::int64_t received = 0;
+    std::int64_t& received = bytes.emplace_back(0);
     for (std::size_t home = 0; home < homes.size(); ++home) {
       const ShardRun had = run_for(before, hold.layer, device, homes[home]);
       const ShardRun has = run_for(next, hold.layer, device, homes[home]);
       received += live[home] * new_shards(has, had) * shard_bytes;
     }
-    most = std::max(most, received);
   }
-  return most;
+  return bytes;
+}
+
+std::vector<std::int64_t> weight_bytes_fetched(const ModelSpec& spec, const Form& before,
+                                               const HoldShards& hold) {
+  const std::int64_t shard_bytes =
+      component_bytes(spec, hold.component, precision_of(before, hold.layer, hold.component)) /
+      before.shards;
+  std::vector<std::int64_t> bytes;
+  for (std::size_t device = 0; device < hold.runs.size(); ++device) {
+    bytes.push_back(shard_bytes * new_shards(hold.runs[device],
+                                             before.group[device].of(hold.layer, hold.component)));
+  }
+  return bytes;
 }
 
 }  // namespace protean

@@ -38,6 +38,13 @@ GroupCost group_cost(const DeviceProfile& device, const ModelSpec& spec,
 GroupCost group_cost(const StepCost& alone, const ModelSpec& spec,
                      std::span<const Precision> layers, const Transfer& sums);
 
+// Returns the cost on devices that divide each sequence's tokens and hold all weights (sequence
+// parallelism, LoongServe), each of which takes what `alone` says. In each layer the KV of a step's
+// tokens goes around all devices, which `exchange` times, in addition to what they compute; queries
+// of decodes and their results cost two messages.
+GroupCost sequence_cost(const StepCost& alone, const ModelSpec& spec, KvPrecision kv,
+                        const Transfer& exchange);
+
 // Consecutive components of a model that the same devices compute, and those devices: one copy, or
 // several of which each computes rows of its own.
 struct Stretch {
@@ -52,9 +59,16 @@ std::vector<Stretch> stretches_of(const ModelSpec& spec, const Form& form);
 // of stages on the slowest one, because as many steps are in flight.
 StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form);
 
-// Returns the most KV bytes that a device receives when `hold`, a step of attention, is committed:
+// Returns what steps cost on their way through all devices of a form, stage after stage.
+StepCost path_cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form);
+
+// Returns the KV bytes that each device receives when `hold`, a step of attention, is committed:
 // `live` are the blocks of each home that have KV, `homes` the devices of each.
-std::int64_t kv_bytes_received(const ModelSpec& spec, const Form& before, const HoldShards& hold,
-                               std::span<const Copy> homes, std::span<const std::int64_t> live);
+std::vector<std::int64_t> kv_bytes_received(const ModelSpec& spec, const Form& before,
+                                            const HoldShards& hold, std::span<const Copy> homes,
+                                            std::span<const std::int64_t> live);
+// Returns the weight bytes that each device fetches when `hold` is prepared.
+std::vector<std::int64_t> weight_bytes_fetched(const ModelSpec& spec, const Form& before,
+                                               const HoldShards& hold);
 
 }  // namespace protean

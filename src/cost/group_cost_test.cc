@@ -5,6 +5,8 @@
 #include <array>
 #include <vector>
 
+#include "cost/memory.h"
+
 namespace protean {
 namespace {
 
@@ -38,6 +40,39 @@ TEST(GroupCost, AStepOfAGroupByLayersCostsWhatItsFirstStageTakes) {
   const StepWork work = {.tokens = 40, .sequences = 12, .context_tokens = 900, .kv_tokens = 500};
   EXPECT_NEAR(predict_us(cost_of(cost, spec, wide), work, precision),
               predict_us(alone, work, precision, stages.front().part), 1e-9);
+}
+
+// Each device computes its tokens of a sequence as one device does, and reads all weights.
+TEST(GroupCost, DevicesThatDivideASequenceReadAllWeights) {
+  ModelSpec spec;
+  spec.layers = 8;
+  spec.hidden = 64;
+  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 16};
+  StepCost alone;
+  alone.fixed_us = 50;
+  alone.token_us = 3;
+  alone.context_token_us = 0.2;
+  alone.kv_token_us = 0.5;
+  alone.far_kv_token_us = 0.3;
+  alone.near_kv_tokens = 100;
+  alone.of(Precision::kBf16) = {
+      .step_us = 1000, .token_us = 10, .more_token_us = 20, .tile_us = 5, .pass_tokens = 30};
+  alone.logits_at(Precision::kBf16) = {.step_us = 70, .row_us = 7};
+  StepPrecision precision;
+  precision.layers[index_of(Precision::kBf16)] = 1;
+  const StepWork half = {.tokens = 40, .logit_rows = 2, .context_tokens = 900, .kv_tokens = 500};
+  const StepWork all = {.tokens = 80, .logit_rows = 2, .context_tokens = 1800, .kv_tokens = 1000};
+  const GroupCost fast =
+      sequence_cost(alone, spec, KvPrecision::kBf16, {.us = 5, .bytes_per_us = 1e15});
+  const double half_us = predict_us(alone, half, precision);
+  EXPECT_NEAR(predict_us(fast.on(1), half, precision), half_us, 1e-6);
+  EXPECT_NEAR(predict_us(fast.on(2), all, precision), half_us + 2 * spec.layers * 5, 1e-6);
+  const GroupCost slow =
+      sequence_cost(alone, spec, KvPrecision::kBf16, {.us = 5, .bytes_per_us = 100});
+  const auto kv_bytes = static_cast<double>(80 * kv_token_bytes(spec, KvPrecision::kBf16));
+  EXPECT_NEAR(predict_us(slow.on(2), all, precision) - predict_us(fast.on(2), all, precision),
+              kv_bytes / 2 / 100, 1e-6)
+      << "half of the KV comes from the other device";
 }
 
 }  // namespace

@@ -150,6 +150,10 @@ DeviceShare share_of(const Form& form, const Holding& holding) {
   return {.shards = form.shards, .held = held, .exchanges = form.group.size() > 1};
 }
 
+DeviceShare widest_share(const Form& form) {
+  return {.shards = form.shards, .held = form.shards, .exchanges = true};
+}
+
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,
                               const DeviceShare& share) {
   const ModelSpec shard = shard_spec(spec, share.shards);

@@ -34,6 +34,8 @@ struct DeviceShare {
 };
 
 DeviceShare share_of(const Form& form, const Holding& holding);
+// Returns the most that a device may come to compute when replicas are joined and split.
+DeviceShare widest_share(const Form& form);
 
 // Bytes of f32 buffers for steps of at most `rows` rows, `logit_rows` of them with logits.
 std::int64_t activation_bytes(const ModelSpec& spec, std::int64_t rows, std::int64_t logit_rows,

@@ -45,7 +45,10 @@ StepCost scaled(const StepCost& cost, double factor) {
 }
 
 StepPrecision step_precision(const ModelSpec& spec, const Form& form) {
-  return {layer_shares(spec, form), form.embeddings};
+  return {.layers = layer_shares(spec, form),
+          .embeddings = form.embeddings,
+          .window_tokens = static_cast<double>(spec.attention.sliding_window),
+          .windowed_share = windowed_share(spec)};
 }
 
 StepCost nominal_step_cost(const ModelSpec& spec) {

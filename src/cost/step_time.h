@@ -16,10 +16,14 @@ using LayerShares = std::array<double, kPrecisions.size()>;
 
 LayerShares layer_shares(const ModelSpec& spec, const Form& form);
 
-// The precisions that the time of a step depends on.
+// What the time of a step depends on in addition to its work.
 struct StepPrecision {
   LayerShares layers{};
   Precision embeddings = Precision::kBf16;  // the LM head's precision
+  // A share of the layers sees so many positions at most. Only predicted work needs it: work that
+  // is counted from a plan has it already.
+  double window_tokens = 0;
+  double windowed_share = 0;
 };
 
 StepPrecision step_precision(const ModelSpec& spec, const Form& form);

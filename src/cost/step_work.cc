@@ -59,14 +59,16 @@ StepWork work_of(const StepPlan& plan) {
   return counted(plan, 0, 0);
 }
 
-StepWork work_of(const StepPlan& plan, const ModelSpec& spec) {
-  const AttentionSpec& attention = spec.attention;
+double windowed_share(const ModelSpec& spec) {
   int windowed = 0;
   for (int layer = 0; layer < spec.layers; ++layer) {
-    windowed += attention.window_of(layer) > 0 ? 1 : 0;
+    windowed += spec.attention.window_of(layer) > 0 ? 1 : 0;
   }
-  return counted(plan, attention.sliding_window,
-                 static_cast<double>(windowed) / std::max(1, spec.layers));
+  return static_cast<double>(windowed) / std::max(1, spec.layers);
+}
+
+StepWork work_of(const StepPlan& plan, const ModelSpec& spec) {
+  return counted(plan, spec.attention.sliding_window, windowed_share(spec));
 }
 
 StepDemand demand_of(const StepWork& work, const ModelSpec& spec, const Form& form) {

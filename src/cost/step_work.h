@@ -25,6 +25,9 @@ struct StepWork {
 StepWork work_of(const StepPlan& plan);
 StepWork work_of(const StepPlan& plan, const ModelSpec& spec);
 
+// Returns the share of layers that see only a window.
+double windowed_share(const ModelSpec& spec);
+
 // The least that any machine must read and compute for a step.
 struct StepDemand {
   double weight_bytes = 0;  // layers and LM head once, the tokens' rows of the embedding matrix

@@ -5,25 +5,31 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "engine/engine.h"
 
 namespace protean {
 namespace {
 
-// An engine whose steps take a constant and a time for each token, in simulated time.
+// An engine whose steps take a constant and a time for each token in each of so many stages, in
+// simulated time.
 class TimedEngine : public Executor, public TokenSink {
  public:
-  explicit TimedEngine(const EngineConfig& config) : engine(config, *this, *this) {}
+  explicit TimedEngine(const EngineConfig& config)
+      : free_ns_(static_cast<std::size_t>(config.max_in_flight)), engine(config, *this, *this) {}
 
   void prepare(MorphId, const MorphStep&) override {}
   void commit(MorphId) override {}
   void abort(MorphId) override {}
   void move_blocks(std::vector<BlockMove>) override {}
   void start(StepPlan plan) override {
-    free_ns_ = std::max(free_ns_, now_ns) + step_ns + token_ns * std::ssize(plan.tokens);
+    TimeNs at_ns = now_ns;
+    for (TimeNs& free_ns : free_ns_) {
+      at_ns = free_ns = std::max(free_ns, at_ns) + step_ns + token_ns * std::ssize(plan.tokens);
+    }
     StepResult result{.id = plan.id, .sampled = std::vector<TokenId>(plan.samples.size(), 7)};
-    done_.push_back({free_ns_, StepDone{std::move(result)}});
+    done_.push_back({at_ns, StepDone{std::move(result)}});
   }
 
   void emit(OutputBatch batch) override {
@@ -81,7 +87,7 @@ class TimedEngine : public Executor, public TokenSink {
   Observation observation;
 
  private:
-  TimeNs free_ns_ = 0;
+  std::vector<TimeNs> free_ns_;  // when each stage has done all that was started
   std::deque<Event> done_;
 
  public:
@@ -193,6 +199,30 @@ TEST(Deadlines, AMachineThatIsSlowerThanItsCostIsNoticed) {
   warm_up(timed);
   timed.arrive(2, 60, 2, {.first_token_ns = timed.now_ns + 100 * kNsPerMs});
   EXPECT_TRUE(timed.refusals.contains(2)) << "it takes 140 ms";
+}
+
+// A stream that has a pipeline for itself waits for all stages in each step, where a queue of
+// prompts waits for the slowest.
+TEST(Deadlines, AStreamAloneInAPipelineTeachesNothingWrong) {
+  EngineConfig config = small_config();
+  config.max_in_flight = config.scheduler.steps_in_flight = 2;
+  config.step_cost = {.fixed_us = 5'000, .token_us = 500};
+  config.path_cost = {.fixed_us = 10'000, .token_us = 1'000};
+  TimedEngine timed(config);
+  timed.step_ns /= 2;
+  timed.token_ns /= 2;
+  warm_up(timed);
+  timed.arrive(1, 10, 300);
+  timed.run_until(timed.now_ns + 5 * kNsPerS);
+  ASSERT_TRUE(timed.engine.idle());
+  const TimeNs begun_ns = timed.now_ns;
+  for (std::uint64_t id = 2; id < 6; ++id) {
+    timed.arrive(id, 60, 1);
+  }
+  timed.arrive(6, 60, 1, {.first_token_ns = begun_ns + 280 * kNsPerMs});
+  EXPECT_TRUE(timed.refusals.empty()) << timed.refusals.at(6).message;
+  timed.run_until(begun_ns + kNsPerS);
+  EXPECT_LE(timed.ends.at(6).times.first_token_ns, begun_ns + 280 * kNsPerMs);
 }
 
 TEST(Deadlines, ARequestThatIsTooLongIsABadRequestAndNotALateOne) {

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -17,6 +18,11 @@ Error too_late(TimeNs wait_ns, TimeNs left_ns) {
                     "the first token would come in about {} ms, but is asked for within {} ms: "
                     "retry later, or allow more time",
                     wait_ns / kNsPerMs, left_ns / kNsPerMs);
+}
+
+// Returns the work of a prompt of which the prefix cache lacks so many tokens.
+PromptWork missing(std::int64_t tokens, std::int64_t of_tokens) {
+  return prompt_work(static_cast<double>(tokens), static_cast<double>(of_tokens - tokens));
 }
 
 }  // namespace
@@ -39,7 +45,8 @@ Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
       scheduler_(config.scheduler),
       executor_(executor),
       sink_(sink),
-      times_(config.step_cost, config.step_precision, config.scheduler.max_num_batched_tokens) {
+      times_({config.step_cost, config.scheduler.max_num_batched_tokens, config.path_cost},
+             config.step_precision) {
   check(max_in_flight_ > 0, "an engine needs a step in flight to get anywhere");
   if (config.morph) {
     steering_ = std::make_unique<FormSteering>(*config.morph, config.scheduler, executor,
@@ -90,10 +97,11 @@ Prospect Engine::prospect(const Request& request, TimeNs now_ns) const {
     expected.refusal = fits.error();
     return expected;
   }
-  const std::int64_t tokens = scheduler_.tokens_to_compute(request);
+  const PromptWork prompt =
+      missing(scheduler_.tokens_to_compute(request), std::ssize(request.prompt));
   const TimeNs due_ns =
-      scheduler_.due_of(request, due_ns_of(request.deadlines, tokens, now_ns), now_ns);
-  expected = expect(request.priority, due_ns, tokens);
+      scheduler_.due_of(request, due_ns_of(request.deadlines, prompt, now_ns), now_ns);
+  expected = expect(request.priority, due_ns, prompt);
   const TimeNs latest_ns = request.deadlines.first_token_ns;
   if (latest_ns >= 0 && now_ns + expected.first_token_ns > latest_ns) {
     expected.refusal = too_late(expected.first_token_ns, latest_ns - now_ns);
@@ -103,8 +111,9 @@ Prospect Engine::prospect(const Request& request, TimeNs now_ns) const {
 
 Prospect Engine::prospect(const Sequence& sequence) const {
   const Request& asks = sequence.asks;
-  Prospect expected =
-      expect(asks.priority, sequence.place.due_ns, scheduler_.tokens_to_compute(sequence));
+  const PromptWork prompt =
+      missing(scheduler_.tokens_to_compute(sequence), std::ssize(sequence.tokens));
+  Prospect expected = expect(asks.priority, sequence.place.due_ns, prompt);
   const auto fits = scheduler_.check_length(sequence.prompt_tokens, asks.max_tokens);
   if (!fits.ok()) {
     expected.refusal = fits.error();
@@ -112,10 +121,11 @@ Prospect Engine::prospect(const Sequence& sequence) const {
   return expected;
 }
 
-Prospect Engine::expect(int priority, TimeNs due_ns, std::int64_t tokens) const {
+Prospect Engine::expect(int priority, TimeNs due_ns, const PromptWork& prompt) const {
+  const std::int64_t tokens = std::llround(prompt.tokens);
   Prospect expected{.tokens = tokens,
                     .before = scheduler_.backlog_before(priority, due_ns, tokens)};
-  expected.first_token_ns = times_.first_token_ns(expected.before, tokens);
+  expected.first_token_ns = times_.first_token_ns(expected.before, prompt);
   return expected;
 }
 
@@ -125,15 +135,16 @@ TimeNs Engine::expected_wait_ns() {
   if (expected_at_ns_ < 0 || now_ns_ - expected_at_ns_ >= kExpectWaitEveryNs) {
     const Backlog backlog = scheduler_.backlog();
     const bool queue = backlog.prompts > 1 || backlog.without_place > 0;
-    expected_wait_ns_ = queue ? times_.first_token_ns(backlog, 0) : 0;
+    expected_wait_ns_ = queue ? times_.first_token_ns(backlog, {}) : 0;
     expected_at_ns_ = now_ns_;
   }
   return expected_wait_ns_;
 }
 
-// Returns the time until which a request with so many tokens to compute should begin.
-TimeNs Engine::due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs now_ns) const {
-  return deadlines.first_token_ns >= 0 ? std::max(now_ns, latest_start_ns(deadlines, tokens))
+// Returns the time until which a request with this prompt should begin.
+TimeNs Engine::due_ns_of(const Deadlines& deadlines, const PromptWork& prompt,
+                         TimeNs now_ns) const {
+  return deadlines.first_token_ns >= 0 ? std::max(now_ns, latest_start_ns(deadlines, prompt))
                                        : now_ns + default_first_token_ns_;
 }
 
@@ -155,15 +166,15 @@ Status Engine::accept(Request request, TimeNs arrived_ns) {
                    .times = {.arrived_ns = arrived_ns}};
   const RequestId id = request.id;
   const bool hurries = live.deadlines.first_token_ns >= 0;
-  std::int64_t tokens = 0;
+  PromptWork prompt;
   if (hurries) {
     Prospect expected = prospect(request, now_ns_);
     if (expected.refusal) {
       return *std::move(expected.refusal);
     }
-    tokens = expected.tokens;
+    prompt = missing(expected.tokens, live.prompt_tokens);
   }
-  const TimeNs due_ns = due_ns_of(live.deadlines, tokens, arrived_ns);
+  const TimeNs due_ns = due_ns_of(live.deadlines, prompt, arrived_ns);
   if (Status added = scheduler_.add(std::move(request), due_ns, now_ns_); !added.ok()) {
     return added;
   }
@@ -282,14 +293,14 @@ void Engine::on(WantForm& want) {
 void Engine::on(StepDone& done) {
   check(!started_.empty(), "only a step in flight can end");
   const StartedStep step = started_.front();
-  const TimeNs took_ns = now_ns_ - std::max(step.at_ns, last_done_ns_);
+  const StepTimes took{now_ns_ - step.at_ns, now_ns_ - last_done_ns_};
   started_.pop_front();
   last_done_ns_ = now_ns_;
   StepOutcome outcome = scheduler_.complete(std::move(done.result));
   step_tokens_ = outcome.tokens;
-  times_.step_done(step.work, step.precision, took_ns);
+  times_.step_done(step.work, step.precision, took);
   if (steering_) {
-    steering_->step_done(took_ns);
+    steering_->step_done(std::min(took.since_start_ns, took.since_last_ns));
   }
   for (RequestFailure& failed : outcome.failed) {
     finish(failed.request, {.reason = FinishReason::kFailed, .failure = std::move(failed.why)});
@@ -359,10 +370,9 @@ std::optional<TimeNs> Engine::next_deadline_ns() const {
   return next_ns;
 }
 
-// Returns the latest time at which a prompt of so many tokens, alone in its steps, can begin and
-// meet its deadline.
-TimeNs Engine::latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const {
-  return deadlines.first_token_ns - times_.prefill_ns(tokens);
+// Returns the latest time at which a prompt, alone in its steps, can begin and meet its deadline.
+TimeNs Engine::latest_start_ns(const Deadlines& deadlines, const PromptWork& prompt) const {
+  return deadlines.first_token_ns - times_.prefill_ns(prompt);
 }
 
 // Sets the request's timer to the next time at which it may have to end. A request that has begun
@@ -370,8 +380,8 @@ TimeNs Engine::latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) 
 void Engine::set_timer(RequestId request, LiveRequest& live) {
   TimeNs next_ns = live.deadlines.finish_ns;
   if (live.deadlines.first_token_ns >= 0 && live.times.scheduled_ns < 0) {
-    const TimeNs latest_ns =
-        latest_start_ns(live.deadlines, scheduler_.tokens_to_compute(request)) + 1;
+    const PromptWork prompt = missing(scheduler_.tokens_to_compute(request), live.prompt_tokens);
+    const TimeNs latest_ns = latest_start_ns(live.deadlines, prompt) + 1;
     next_ns = next_ns < 0 ? latest_ns : std::min(next_ns, latest_ns);
   }
   timers_.erase({live.timer_ns, request});

@@ -36,6 +36,7 @@ struct EngineConfig {
   TimeNs default_first_token_ns = 10 * kNsPerS;
   std::optional<MorphConfig> morph;  // without it, the form never changes
   StepCost step_cost;            // what steps of this model cost on this machine; all 0: not known
+  StepCost path_cost;            // in a pipeline, through all stages; all 0: there is one stage
   StepPrecision step_precision;  // the form's precisions, if it never changes
   ReplicaId replica;             // written into every batch of outputs
 };
@@ -197,9 +198,9 @@ class Engine {
   void begin(TimeNs now_ns);
   void settle();
   TimeNs expected_wait_ns();
-  Prospect expect(int priority, TimeNs due_ns, std::int64_t tokens) const;
-  TimeNs due_ns_of(const Deadlines& deadlines, std::int64_t tokens, TimeNs now_ns) const;
-  TimeNs latest_start_ns(const Deadlines& deadlines, std::int64_t tokens) const;
+  Prospect expect(int priority, TimeNs due_ns, const PromptWork& prompt) const;
+  TimeNs due_ns_of(const Deadlines& deadlines, const PromptWork& prompt, TimeNs now_ns) const;
+  TimeNs latest_start_ns(const Deadlines& deadlines, const PromptWork& prompt) const;
   void set_timer(RequestId request, LiveRequest& live);
   void expire();
   void start_steps();

@@ -126,7 +126,11 @@ void FormSteering::observe(const Observation& observation) {
   } else if (larger_kv_since_ns_ < 0) {
     larger_kv_since_ns_ = now_ns_;
   }
-  if (now_ns_ >= next_decision_ns_) {  // not at each event: it looks at every sequence
+  const bool decides = now_ns_ >= next_decision_ns_;
+  if (std::exchange(passes_.one_ended, false) || (decides && passes_.in_flight == 0)) {
+    watch_pressure();
+  }
+  if (decides) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
     decide(observation.expected_wait_ns);
     if (policy_rules()) {
@@ -190,12 +194,15 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
     return;
   }
   if (config_.policy.rule == MorphRule::kPaper) {
-    if (const auto wanted = decide_by_paper()) {
+    const bool looked = std::exchange(passes_.undecided, false);
+    if (const auto wanted = looked ? policy_.decide(passes_.rule, situation()) : std::nullopt) {
       go_towards(*wanted);
     }
     return;
   }
-  Decision decision = policy_.decide(times_.speed(), decided_.load, situation());
+  const bool looks_ahead = config_.policy.rule == MorphRule::kPredict;
+  const Load load = looks_ahead ? decided_.load : without_arrivals(decided_.load);
+  Decision decision = policy_.decide(times_.speed(), load, situation());
   decided_.predictions = std::move(decision.predictions);
   if (decision.wanted && decision.wanted->lowers && config_.weighed) {
     decided_.lowering = std::move(decision.wanted);
@@ -206,15 +213,19 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
   }
 }
 
-std::optional<Wanted> FormSteering::decide_by_paper() {
+// Lets the paper's rule look at the forward pass that ended, or at a time without any.
+void FormSteering::watch_pressure() {
+  if (config_.policy.rule != MorphRule::kPaper) {
+    return;
+  }
+  passes_.undecided = true;
   const Observation observation = scheduler_.observe();
   const Demand demand = scheduler_.demand();
-  paper_.step_done(
+  passes_.rule.step_done(
       {.oldest_wait_ns = demand.waiting_since_ns < 0 ? 0 : now_ns_ - demand.waiting_since_ns,
        .kv_blocks = observation.kv_blocks,
        .kv_blocks_used = observation.kv_blocks_used,
        .kv_blocks_wanted = demand.blocks_wanted});
-  return policy_.decide(paper_, situation());
 }
 
 // Returns the KV blocks that may be lent to the first swaps: idle ones, unless blocks are what is

@@ -65,8 +65,15 @@ class FormSteering {
   void packed(std::shared_ptr<const Packing> packing);
   void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
   StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
-  void step_started() { run_.step_started(); }
-  void step_done(TimeNs took_ns) { run_.step_took(took_ns); }
+  void step_started() {
+    run_.step_started();
+    ++passes_.in_flight;
+  }
+  void step_done(TimeNs took_ns) {
+    run_.step_took(took_ns);
+    --passes_.in_flight;
+    passes_.one_ended = true;
+  }
   void first_token(TimeNs ttft_ns) { watch_.first_token(now_ns_, ttft_ns); }
   void next_token(TimeNs tpot_ns) { watch_.next_token(now_ns_, tpot_ns); }
   std::shared_ptr<const std::string> drawn(std::uint32_t tag, PrecisionLedger::Counts& counts) {
@@ -122,7 +129,7 @@ class FormSteering {
   std::int64_t needed_blocks() const;
   Situation situation() const;
   void decide(TimeNs expected_wait_ns);
-  std::optional<Wanted> decide_by_paper();
+  void watch_pressure();
   std::int64_t idle_blocks_for(const Wanted& wanted) const;
   void go_towards(const Wanted& wanted);
   Form with_free_pages(Form form) const;
@@ -146,7 +153,12 @@ class FormSteering {
   PrecisionLedger ledger_;
   MorphRun run_;
   MorphPolicy policy_;
-  PaperRule paper_;
+  struct {
+    PaperRule rule;  // MorphServe's, which looks at each forward pass
+    int in_flight = 0;
+    bool one_ended = false;  // and the rule has not looked yet
+    bool undecided = false;  // the rule has looked since the latest decision
+  } passes_;
   LoadWatch watch_;
   TimeNs now_ns_ = 0;
   TimeNs next_decision_ns_ = 0;

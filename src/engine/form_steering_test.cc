@@ -237,5 +237,58 @@ TEST_F(EngineMorph, ThePolicysModeAndFloorGoOnInTheEngineThatTakesItsPlace) {
   EXPECT_FALSE(heard.form->pinned);
 }
 
+MorphConfig by_paper() {
+  MorphConfig config = morph_for_test(10, MorphMode::kBalanced);
+  config.policy.rule = MorphRule::kPaper;
+  config.bounds.embeddings_stay = true;
+  return config;
+}
+
+struct PapersSteering : EngineMorph {
+  PapersSteering() : EngineMorph(by_paper()) {}
+
+  bool lowers_at_next_decision() {
+    now_ns += morph.decide_every_ns;
+    send(Tick{});
+    return !device.preparing.empty();
+  }
+};
+
+// Nine of ten KV blocks are in use from the first pass on.
+TEST_F(PapersSteering, LowersAfterThreeForwardPassesOverAThreshold) {
+  send(Arrival{request(1, 36, 20)});
+  send(Arrival{request(2, 28, 10)});
+  for (int decision = 0; decision < 5; ++decision) {
+    EXPECT_FALSE(lowers_at_next_decision()) << "no pass has ended";
+  }
+  end_step();
+  EXPECT_FALSE(lowers_at_next_decision());
+  end_step();
+  EXPECT_FALSE(lowers_at_next_decision());
+  end_step();
+  EXPECT_TRUE(lowers_at_next_decision());
+  const Form one_lower = sink.form->wanted;
+  for (int decision = 0; decision < 5; ++decision) {
+    lowers_at_next_decision();
+    EXPECT_EQ(sink.form->wanted, one_lower) << "no further pass has ended";
+  }
+}
+
+TEST_F(PapersSteering, ThreePassesAreEnoughBetweenTwoDecisions) {
+  send(Arrival{request(1, 36, 20)});
+  send(Arrival{request(2, 28, 10)});
+  for (int pass = 0; pass < 3; ++pass) {
+    end_step();
+  }
+  EXPECT_TRUE(lowers_at_next_decision());
+  settle();
+  for (int decision = 0; decision < 100 && device.form() != morph.start; ++decision) {
+    now_ns += morph.decide_every_ns;
+    send(Tick{});
+    settle();
+  }
+  EXPECT_EQ(device.form(), morph.start) << "without requests, full precision returns";
+}
+
 }  // namespace
 }  // namespace protean

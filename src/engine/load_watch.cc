@@ -15,11 +15,10 @@ void add(const SequenceNeed& need, double left, Load& load) {
     load.largest_left_tokens = left;
   }
   if (!need.has_kv) {
-    ++load.waiting;
-    load.waiting_tokens += need.pending * (1 - load.hit_share);
+    const double to_compute = need.pending * (1 - load.hit_share);
+    load.waiting = load.waiting + prompt_work(to_compute, need.tokens - to_compute);
   } else if (need.pending > 1) {
-    ++load.admitted;
-    load.admitted_tokens += need.pending;
+    load.admitted = load.admitted + prompt_work(need.pending, need.tokens - need.pending);
   } else {
     ++load.decoding;
     load.left_tokens += left;

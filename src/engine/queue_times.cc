@@ -8,8 +8,14 @@ namespace {
 
 constexpr int kLeastPromptTokens = 16;
 
-Batch decodes_of(const Backlog& backlog) {
-  return {static_cast<double>(backlog.decoding), static_cast<double>(backlog.context_tokens), 0};
+PromptWork prompts_of(const Backlog& backlog) {
+  return {static_cast<double>(backlog.prompts), static_cast<double>(backlog.tokens),
+          backlog.prompt_context_tokens};
+}
+
+Batch batch_of(const Backlog& backlog, const PromptWork& prompts) {
+  return {static_cast<double>(backlog.decoding), static_cast<double>(backlog.context_tokens),
+          prompts};
 }
 
 TimeNs ns_of(double seconds) {
@@ -18,21 +24,21 @@ TimeNs ns_of(double seconds) {
 
 }  // namespace
 
-TimeNs QueueTimes::prefill_ns(std::int64_t tokens) const {
-  return ns_of(speed_.prefill_s(precision_, static_cast<double>(tokens), {}));
+TimeNs QueueTimes::prefill_ns(const PromptWork& prompt) const {
+  return ns_of(speed_.prefill_s(precision_, {.prompt = prompt}));
 }
 
 int QueueTimes::prompt_tokens_within(double step_s, const Backlog& running) const {
-  return std::max(kLeastPromptTokens,
-                  speed_.prompt_tokens_within(precision_, step_s, decodes_of(running)));
+  return std::max(
+      kLeastPromptTokens,
+      speed_.prompt_tokens_within(precision_, step_s, batch_of(running, prompts_of(running))));
 }
 
-TimeNs QueueTimes::first_token_ns(const Backlog& before, std::int64_t tokens) const {
-  const Batch decodes = decodes_of(before);
-  const auto prefill_s = [&](std::int64_t count) {
-    return speed_.prefill_s(precision_, static_cast<double>(count), decodes);
+TimeNs QueueTimes::first_token_ns(const Backlog& before, const PromptWork& prompt) const {
+  const auto prefill_s = [&](const PromptWork& prompts) {
+    return speed_.prefill_s(precision_, batch_of(before, prompts));
   };
-  const double computing_s = prefill_s(before.tokens + tokens);
+  const double computing_s = prefill_s(prompts_of(before) + prompt);
   if (before.without_place == 0 || before.running == 0) {
     return ns_of(computing_s);
   }
@@ -44,9 +50,10 @@ TimeNs QueueTimes::first_token_ns(const Backlog& before, std::int64_t tokens) co
   const int most = drawn + of_one(before.most_left_tokens, before.running);
   const double left = lengths_.expected_left(drawn, most);
   const double step_s =
-      speed_.step_s(precision_, {static_cast<double>(before.running), decodes.context_tokens, 0});
+      speed_.step_s(precision_, {.decoding = static_cast<double>(before.running),
+                                 .context_tokens = static_cast<double>(before.context_tokens)});
   const double placed_s = left * step_s / before.running * before.without_place;
-  return ns_of(std::max(computing_s, placed_s + prefill_s(tokens)));
+  return ns_of(std::max(computing_s, placed_s + prefill_s(prompt)));
 }
 
 }  // namespace protean

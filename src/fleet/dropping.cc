@@ -1,6 +1,8 @@
 #include "fleet/dropping.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "control/drop_plan.h"
 
@@ -45,29 +47,6 @@ GroupWish neighbours(std::span<const DropCandidate> candidates) {
   return wish;
 }
 
-std::int64_t blocks_lacking(std::span<const DropCandidate> candidates) {
-  std::int64_t lacking = 0;
-  for (const DropCandidate& candidate : candidates) {
-    lacking += candidate.kv_blocks_awaited - (candidate.kv_blocks - candidate.kv_blocks_used);
-  }
-  return lacking;
-}
-
-// Returns true if the groups that become this one are of equal size.
-bool equal_parts(const DropGroup& whole, std::span<const DropGroup> groups) {
-  std::size_t size = 0;
-  for (const DropGroup& group : groups) {
-    const std::vector<int>& all = whole.replicas;
-    if (std::find(all.begin(), all.end(), group.replicas.front()) != all.end()) {
-      if (size != 0 && size != group.replicas.size()) {
-        return false;
-      }
-      size = group.replicas.size();
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string_view to_string(DropPolicy policy) {
@@ -95,54 +74,55 @@ Result<DropPolicy> parse_drop(std::string_view name) {
                     name);
 }
 
-std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
-                                     const DropCosts& costs) {
-  const std::int64_t lacking = blocks_lacking(candidates);
-  std::vector<DropGroup> groups;
+std::int64_t blocks_lacking(std::span<const DropCandidate> candidates) {
+  std::int64_t lacking = 0;
   for (const DropCandidate& candidate : candidates) {
-    if (candidate.by_layers) {
-      continue;
-    }
-    DropGroup& group =
-        groups.emplace_back(DropGroup{.replicas = {}, .copy_bytes = costs.copy_bytes});
-    for (const ReplicaId replica : candidate.replicas) {
-      group.replicas.push_back(replica.value);
-    }
+    lacking += candidate.kv_blocks_awaited - (candidate.kv_blocks - candidate.kv_blocks_used);
   }
-  if (lacking <= 0 || groups.size() < 2) {
-    return std::nullopt;
+  return lacking;
+}
+
+std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
+                                     std::span<const DropCopy> copies, std::int64_t block_bytes) {
+  struct Kind {
+    std::vector<DropGroup> groups;  // each candidate is a stage
+    int layers = 0;
+  };
+  std::map<std::pair<std::size_t, int>, Kind> kinds;  // candidates of few replicas first
+  for (const DropCopy& copy : copies) {
+    Kind& kind = kinds[{candidates[copy.candidate].replicas.size(), copy.kind}];
+    kind.layers = copy.layers;
+    kind.groups.push_back({.replicas = {static_cast<int>(copy.candidate)},
+                           .layer_bytes = copy.layer_bytes,
+                           .embedding_bytes = copy.embedding_bytes});
   }
-  const std::int64_t all = (std::ssize(groups) - 1) * costs.copy_bytes;
-  const Result<DropPlan> plan =
-      plan_drop(groups, std::min(lacking * costs.block_bytes, all), costs.layers);
-  if (!plan.ok()) {
-    return std::nullopt;
-  }
+  std::int64_t required_bytes = blocks_lacking(candidates) * block_bytes;
   GroupWish wish{.groups = {}, .by = GroupBy::kLayers};
-  for (const DropGroup& group : plan->groups) {
-    if (std::find(groups.begin(), groups.end(), group) != groups.end()) {
-      continue;  // it stays as it is
+  for (const auto& [size, kind] : kinds) {
+    const DropPlan plan = plan_drop(kind.groups, required_bytes, kind.layers);
+    required_bytes -= plan.freed_bytes;
+    for (const DropGroup& group : plan.groups) {
+      if (group.replicas.size() == 1) {
+        continue;  // it stays as it is
+      }
+      std::vector<ReplicaId>& replicas = wish.groups.emplace_back();
+      for (const int stage : group.replicas) {
+        const auto& some = candidates[static_cast<std::size_t>(stage)].replicas;
+        replicas.insert(replicas.end(), some.begin(), some.end());
+      }
+      std::sort(replicas.begin(), replicas.end());
     }
-    if (!equal_parts(group, groups)) {
-      return std::nullopt;
-    }
-    std::vector<ReplicaId>& replicas = wish.groups.emplace_back();
-    for (const int replica : group.replicas) {
-      replicas.push_back(ReplicaId{replica});
-    }
-    std::sort(replicas.begin(), replicas.end());
   }
   return wish.groups.empty() ? std::nullopt : std::optional(std::move(wish));
 }
 
 std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates) {
-  if (std::any_of(candidates.begin(), candidates.end(),
-                  [](const DropCandidate& candidate) { return candidate.kv_blocks_awaited > 0; })) {
-    return std::nullopt;
-  }
+  const std::int64_t lacking = blocks_lacking(candidates);
   for (const DropCandidate& candidate : candidates) {
-    if (candidate.by_layers &&
-        static_cast<double>(candidate.kv_blocks_used) <
+    const std::int64_t demand = candidate.kv_blocks_used + candidate.kv_blocks_awaited;
+    const std::int64_t lost = candidate.kv_blocks - candidate.whole_kv_blocks;
+    if (candidate.by_layers && lacking + lost <= 0 &&
+        static_cast<double>(demand) <
             kRestoreBelowShare * static_cast<double>(candidate.whole_kv_blocks)) {
       GroupWish wish;
       for (const ReplicaId replica : candidate.replicas) {

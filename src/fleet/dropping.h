@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -35,21 +36,27 @@ struct DropCandidate {
   std::int64_t whole_kv_blocks = 0;    // blocks of its replicas together if nothing is dropped
 };
 
-struct DropCosts {
-  std::int64_t copy_bytes = 0;   // weights of one copy of the model
-  std::int64_t block_bytes = 0;  // bytes of a KV block
-  int layers = 0;
+// What a candidate that is no group by layers holds now.
+struct DropCopy {
+  std::size_t candidate = 0;     // index
+  int kind = 0;                  // equal for candidates of equal forms, which may become one group
+  int layers = 0;                // layers that each device of a stage holds, at least
+  std::int64_t layer_bytes = 0;  // weights, see DropGroup
+  std::int64_t embedding_bytes = 0;
 };
 
-// Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
-// less. Nothing if no request lacks KV, or nothing can be dropped. Groups by layers stay as they
-// are, because their devices do not join others. A new group merges groups of equal size; otherwise
-// nothing is returned.
-std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
-                                     const DropCosts& costs);
+// Returns the blocks that queued requests need beyond those that are free; less than 0 if some stay
+// free.
+std::int64_t blocks_lacking(std::span<const DropCandidate> candidates);
 
-// Returns a group that is to part: no queued request lacks KV, and what is in use is below 50 % of
-// what its replicas have if nothing is dropped (section 4.4).
+// Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
+// less. Nothing if no request lacks KV, or nothing can be dropped. Groups by layers have no copy
+// here and stay as they are, because their devices do not join others.
+std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
+                                     std::span<const DropCopy> copies, std::int64_t block_bytes);
+
+// Returns a group that is to part: what is in use and awaited in it is below 50 % of what its
+// replicas have if nothing is dropped (section 4.4), and no queued request lacks KV then.
 std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates);
 
 // The rule of KunServe's released code, which is not the paper's. Replicas vote to drop if their

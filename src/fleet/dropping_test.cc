@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "fleet/group_scene_for_test.h"
@@ -11,7 +12,7 @@
 namespace protean {
 namespace {
 
-constexpr DropCosts kCosts{.copy_bytes = 1000, .block_bytes = 100, .layers = 8};
+constexpr std::int64_t kBlockBytes = 100;
 
 DropCandidate drop_candidate(std::vector<int> replicas, std::int64_t used, std::int64_t awaited) {
   DropCandidate candidate{.replicas = {},
@@ -37,53 +38,88 @@ std::string shown(const std::optional<GroupWish>& wish) {
   return text;
 }
 
+// Returns the groups that are chosen if all candidates of equal size have equal forms, with layers
+// of ten blocks and embeddings of one.
+std::string drop_of(const std::vector<DropCandidate>& candidates, int layers = 8) {
+  std::vector<DropCopy> copies;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (!candidates[i].by_layers) {
+      copies.push_back({.candidate = i,
+                        .kind = static_cast<int>(candidates[i].replicas.size()),
+                        .layers = layers,
+                        .layer_bytes = 10 * kBlockBytes,
+                        .embedding_bytes = kBlockBytes});
+    }
+  }
+  return shown(choose_drop(candidates, copies, kBlockBytes));
+}
+
 TEST(Dropping, AsManyGroupsFormAsTheLackOfKvNeeds) {
   const auto four = [](std::int64_t awaited) {
     return std::vector{drop_candidate({0}, 20, awaited), drop_candidate({1}, 20, 0),
                        drop_candidate({2}, 20, 0), drop_candidate({3}, 20, 0)};
   };
-  EXPECT_EQ(shown(choose_drop(four(0), kCosts)), "");
-  EXPECT_EQ(shown(choose_drop(four(9), kCosts)), "01");
-  EXPECT_EQ(shown(choose_drop(four(19), kCosts)), "01 23");
-  EXPECT_EQ(shown(choose_drop(four(29), kCosts)), "0123");
-  EXPECT_EQ(shown(choose_drop(four(900), kCosts)), "0123") << "all there is";
-  EXPECT_EQ(choose_drop(four(9), kCosts)->by, GroupBy::kLayers);
+  EXPECT_EQ(drop_of(four(0)), "");
+  EXPECT_EQ(drop_of(four(10)), "01") << "both stages keep the embeddings";
+  EXPECT_EQ(drop_of(four(11)), "01 23");
+  EXPECT_EQ(drop_of(four(20)), "01 23");
+  EXPECT_EQ(drop_of(four(21)), "0123");
+  EXPECT_EQ(drop_of(four(900)), "0123") << "all there is";
   const std::vector three = {drop_candidate({0}, 20, 11), drop_candidate({1}, 20, 0),
                              drop_candidate({2}, 20, 0)};
-  EXPECT_EQ(shown(choose_drop(three, kCosts)), "012") << "three stages";
+  EXPECT_EQ(drop_of(three), "012") << "three stages";
+  EXPECT_EQ(drop_of(three, 2), "01") << "no stage is without a layer";
 }
 
 TEST(Dropping, FreeKvOfOthersCountsFirst) {
-  EXPECT_EQ(shown(choose_drop(std::vector{drop_candidate({0}, 20, 9), drop_candidate({1}, 10, 0)},
-                              kCosts)),
-            "");
-  EXPECT_EQ(shown(choose_drop(std::vector{drop_candidate({0}, 20, 11), drop_candidate({1}, 10, 0)},
-                              kCosts)),
-            "01");
+  EXPECT_EQ(drop_of({drop_candidate({0}, 20, 9), drop_candidate({1}, 10, 0)}), "");
+  EXPECT_EQ(drop_of({drop_candidate({0}, 20, 11), drop_candidate({1}, 10, 0)}), "01");
 }
 
 TEST(Dropping, GroupsThatHaveDroppedLayersStay) {
-  const auto shown_of = [](std::vector<DropCandidate> candidates) {
-    return shown(choose_drop(candidates, kCosts));
-  };
-  EXPECT_EQ(shown_of({drop_candidate({0, 1}, 40, 9), drop_candidate({2}, 20, 0),
-                      drop_candidate({3}, 20, 0)}),
+  EXPECT_EQ(drop_of({drop_candidate({0, 1}, 40, 9), drop_candidate({2}, 20, 0),
+                     drop_candidate({3}, 20, 0)}),
             "23");
-  EXPECT_EQ(shown_of({drop_candidate({0, 1}, 40, 9), drop_candidate({2, 3}, 40, 0)}), "");
+  EXPECT_EQ(drop_of({drop_candidate({0, 1}, 40, 9), drop_candidate({2, 3}, 40, 0)}), "");
+}
+
+TEST(Dropping, OnlyEqualFormsBecomeOneGroup) {
   DropCandidate by_shards = drop_candidate({0, 1}, 40, 19);
   by_shards.by_layers = false;
-  EXPECT_EQ(shown_of({by_shards, drop_candidate({2}, 20, 0)}), "")
-      << "its parts would not be equal";
+  EXPECT_EQ(drop_of({by_shards, drop_candidate({2}, 20, 0)}), "");
+  EXPECT_EQ(drop_of({by_shards, drop_candidate({2}, 20, 0), drop_candidate({3}, 20, 0)}), "23")
+      << "less than is lacking, but what there is";
   DropCandidate other = drop_candidate({2, 3}, 40, 0);
   other.by_layers = false;
-  EXPECT_EQ(shown_of({by_shards, other}), "0123");
+  EXPECT_EQ(drop_of({by_shards, other}), "0123");
+  const std::vector three = {drop_candidate({0}, 20, 11), drop_candidate({1}, 20, 0),
+                             drop_candidate({2}, 20, 0)};
+  const DropCopy copy{.layers = 8, .layer_bytes = 1000};
+  std::vector<DropCopy> copies(3, copy);
+  for (std::size_t i = 0; i < 3; ++i) {
+    copies[i].candidate = i;
+    copies[i].kind = i == 1 ? 1 : 0;
+  }
+  const std::optional<GroupWish> wish = choose_drop(three, copies, kBlockBytes);
+  EXPECT_EQ(shown(wish), "02");
+  EXPECT_EQ(wish->by, GroupBy::kLayers);
 }
 
 TEST(Dropping, LayersAreFetchedBackBelowHalfOfWhatReplicasHoldWithoutADrop) {
   EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 19, 0)})), "0 1");
   EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 20, 0)})), "");
-  EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 19, 1)})), "");
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 18, 1)})), "0 1")
+      << "a request waits, but not for KV";
+  EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 18, 2)})), "");
   EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0}, 1, 0)})), "");
+}
+
+TEST(Dropping, LayersStayDroppedWhileRequestsWouldLackKvWithThem) {
+  DropCandidate group = drop_candidate({0, 1}, 10, 0);  // has 20 blocks by what it dropped
+  group.kv_blocks = 60;
+  EXPECT_EQ(shown(choose_restore(std::vector{group, drop_candidate({2}, 20, 30)})), "0 1");
+  EXPECT_EQ(shown(choose_restore(std::vector{group, drop_candidate({2}, 20, 31)})), "")
+      << "it would drop again at once";
 }
 
 TEST(Dropping, PoliciesHaveNames) {
@@ -158,6 +194,27 @@ TEST(DropVote, AGroupIsLookedAtAgainUntilItsDemandIsSteady) {
   }
   (void)vote.vote(std::vector{drop_candidate({0}, 0, 0), drop_candidate({1}, 0, 0)}, 100 * kNsPerS);
   EXPECT_FALSE(vote.next_ns().has_value()) << "the group has ended";
+}
+
+// A copy at lower precision frees less when it is dropped, so more of them are.
+TEST(Dropping, WhatCopiesFreeIsWhatTheyAreNow) {
+  for (const bool lowered : {false, true}) {
+    GroupScene scene({.replicas = 4, .blocks = 70, .drop = DropPolicy::kPaper});
+    for (std::int32_t replica = 0; lowered && replica < 4; ++replica) {
+      FormWish wish{.layers = scene.form.layer_precision, .kv_blocks = 70};
+      std::fill(wish.layers.begin(), wish.layers.end(), LayerPrecision{});
+      scene.send(WantForm{1, wish}, ReplicaId{replica});
+      ASSERT_TRUE(scene.sink.form_answer->ok()) << scene.sink.form_answer->error().message;
+    }
+    scene.settle();
+    for (int topic = 0; topic < 5; ++topic) {  // one for each replica, and one that lacks 55 blocks
+      scene.arrive(topic, 268, 4);
+    }
+    scene.send(Cancel{RequestId{5}});
+    scene.settle();
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.sink.groups->together_total, lowered ? 2 : 1);
+  }
 }
 
 // Bursts of requests at random: replicas group by layers while KV is short and part after it, and

@@ -83,6 +83,7 @@ void Fleet::handle(Event event) {
   watch(now_ns);
   regroup(now_ns);
   tell_replicas_wanted(now_ns);
+  tell_migrations(now_ns);
   now_ns_ = now_ns;
 }
 
@@ -90,11 +91,15 @@ void Fleet::handle(Event event) {
 void Fleet::regroup(TimeNs now_ns) {
   grouping_.advance(now_ns);
   count_failures(now_ns);
+  if (!grouping_.busy()) {
+    forget_parted();
+  }
   if (scales() || !held_.empty()) {
     serve_held(now_ns);
   }
   const GroupConfig& config = grouping_.config();
-  if (scales() && config.scale != ScalePolicy::kJoint && held_.empty() && !grouping_.busy()) {
+  const bool may_part = held_.empty() || config.scale == ScalePolicy::kLayers;
+  if (scales() && config.scale != ScalePolicy::kJoint && may_part && !grouping_.busy()) {
     scale_down(now_ns);
   }
   if (config.drop == DropPolicy::kPaper && !grouping_.busy()) {
@@ -158,7 +163,13 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
       } else if (hold(arrival, now_ns)) {
         return;
       }
-      if (grouping_.config().scale != ScalePolicy::kJoint) {
+      const std::int64_t blocks =
+          blocks_needed(std::ssize(arrival.request.prompt), arrival.request.max_tokens);
+      const ScalePolicy scale = grouping_.config().scale;
+      const bool widest = scale == ScalePolicy::kPaper || scale == ScalePolicy::kLayers;
+      if (widest && blocks > blocks_of_.front()) {
+        pass_over_narrow();
+      } else if (scale != ScalePolicy::kJoint) {
         pass_over_closing();
       }
     }

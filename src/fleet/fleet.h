@@ -116,6 +116,11 @@ class Fleet : private TokenSink {
     int replicas = 1;
     FormView view;
   };
+  // A group that a policy formed.
+  struct Formed {
+    TimeNs since_ns = 0;
+    bool for_long = false;  // for a request that no replica could hold
+  };
   // What `--scale joint` and `--drop joint` remember.
   struct Weighing {
     ArrivalRate arrivals;                 // of all requests
@@ -138,6 +143,13 @@ class Fleet : private TokenSink {
     ReplicaId from;
     ReplicaId to;
   };
+  // Requests that move between replicas with their KV.
+  struct Moves {
+    std::map<CopyId, Migration> running;
+    std::deque<ToMigrate> queued;  // not begun yet
+    std::uint64_t last_copy = 0;
+    Migrations told;
+  };
 
   static std::size_t index_of(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Engine& at(ReplicaId replica) const { return *stations_.at(index_of(replica)).engine; }
@@ -155,7 +167,8 @@ class Fleet : private TokenSink {
   void keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns);
   bool could_grow_for(const Request& request) const;
   std::vector<std::size_t> overlook_length(const Request& request);
-  std::optional<std::vector<ReplicaId>> two_for(const HeldRequest& held) const;
+  std::optional<std::vector<ReplicaId>> homes_for(const HeldRequest& held) const;
+  bool homes_hold(std::size_t homes, std::int64_t blocks) const;
   void end_held(std::size_t index, FinishReason reason, TimeNs now_ns);
   enum class HandOver : std::uint8_t {
     kDone,
@@ -163,7 +176,10 @@ class Fleet : private TokenSink {
     kTooLong,  // no replica could hold it
   };
   HandOver hand_over(HeldRequest& held, TimeNs now_ns);
+  bool serves_by_layers(std::size_t index) const;
+  bool layers_return() const;
   void pass_over_closing();
+  void pass_over_narrow();
   void serve_held(TimeNs now_ns);
   std::optional<std::size_t> hand_over_held(TimeNs now_ns);
   bool form_group(std::size_t index, TimeNs now_ns);
@@ -171,6 +187,7 @@ class Fleet : private TokenSink {
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
   std::optional<std::vector<DropCandidate>> drop_candidates() const;
+  std::vector<DropCopy> drop_copies(std::span<const DropCandidate> candidates) const;
   void drop_or_restore(TimeNs now_ns);
   void drop_by_vote(TimeNs now_ns);
   void tell_replicas_wanted(TimeNs now_ns);
@@ -181,7 +198,7 @@ class Fleet : private TokenSink {
   };
   void place(Arrival& arrival, TimeNs now_ns);
   void count_arrival(const Asked& asked, TimeNs now_ns);
-  void remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns);
+  void remember_group(const std::vector<ReplicaId>& replicas, const Formed& formed);
   void forget_groups(const GroupWish& wish);
   void forget_parted();
   bool is_joint(GroupBy by) const;
@@ -224,6 +241,9 @@ class Fleet : private TokenSink {
   std::optional<RequestId> to_give(std::size_t giver, std::size_t taker) const;
   bool migrates(ReplicaId replica) const;
   void advance_migrations(TimeNs now_ns);
+  Migrations migrations() const;
+  std::shared_ptr<const Migrations> changed_migrations();
+  void tell_migrations(TimeNs now_ns);
   void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;
 
@@ -240,15 +260,14 @@ class Fleet : private TokenSink {
   Candidates candidates_;                           // a member, so that its memory is reused
   std::size_t turn_ = 0;
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
-  std::map<CopyId, Migration> migrations_;
-  std::deque<ToMigrate> to_migrate_;  // not begun yet
-  // When policies other than `--drop paper` formed groups, by first replica and number of replicas.
-  std::map<std::pair<ReplicaId, std::size_t>, TimeNs> formed_;
+  Moves moves_;
+  // Groups that policies other than `--drop paper` and `released` formed, by first replica and
+  // number of replicas.
+  std::map<std::pair<ReplicaId, std::size_t>, Formed> formed_;
   Attempts attempts_;
   Weighing weighing_;
   Shortage shortage_;
   TimeNs now_ns_ = 0;  // of the latest event
-  std::uint64_t last_copy_ = 0;
 };
 
 }  // namespace protean

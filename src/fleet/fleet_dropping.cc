@@ -3,10 +3,25 @@
 
 #include <algorithm>
 
+#include "control/plan_regroup.h"
 #include "cost/memory.h"
 #include "fleet/fleet.h"
 
 namespace protean {
+namespace {
+
+// Returns the least number of layers that a device holds.
+int least_layers(const Form& form) {
+  int least = static_cast<int>(form.layer_precision.size());
+  for (const Holding& holding : form.group) {
+    const auto held = std::count_if(holding.layers.begin(), holding.layers.end(),
+                                    [](const Holding::Layer& layer) { return !layer.empty(); });
+    least = std::min(least, static_cast<int>(held));
+  }
+  return least;
+}
+
+}  // namespace
 
 // Returns all that serve; nothing while the KV cache of one may be about to grow.
 std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
@@ -19,17 +34,45 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
     if (!stations_[i].engine->form_at_rest()) {
       return std::nullopt;
     }
-    std::vector<ReplicaId> replicas = grouping_.replicas_of(replica);
-    const auto count = static_cast<std::int64_t>(replicas.size());
-    candidates.push_back(
-        {.replicas = std::move(replicas),
-         .by_layers = grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers,
-         .kv_blocks = seen_[i].kv_blocks,
-         .kv_blocks_used = seen_[i].kv_blocks_used,
-         .kv_blocks_awaited = seen_[i].kv_blocks_awaited,
-         .whole_kv_blocks = count * grouping_.config().form.kv.blocks});
+    const Observation& seen = seen_[i];
+    DropCandidate& candidate =
+        candidates.emplace_back(DropCandidate{.replicas = grouping_.replicas_of(replica),
+                                              .by_layers = serves_by_layers(i),
+                                              .kv_blocks = seen.kv_blocks,
+                                              .kv_blocks_used = seen.kv_blocks_used,
+                                              .kv_blocks_awaited = seen.kv_blocks_awaited,
+                                              .whole_kv_blocks = seen.kv_blocks});
+    if (candidate.by_layers) {
+      const Group& group = grouping_.group(replica);
+      candidate.whole_kv_blocks = std::ssize(group.homes) * group.home.kv.blocks;
+    }
   }
   return candidates;
+}
+
+// Returns what candidates hold that may drop copies.
+std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidates) const {
+  const ModelSpec& spec = grouping_.config().spec;
+  std::vector<Form> kinds;
+  std::vector<DropCopy> copies;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].by_layers) {
+      continue;
+    }
+    const ReplicaId first = candidates[i].replicas.front();
+    Form form = joined_form(at(first).form().value_or(grouping_.loaded_form(first)), 1);
+    const auto kind = std::find(kinds.begin(), kinds.end(), form) - kinds.begin();
+    DropCopy& copy = copies.emplace_back(DropCopy{
+        .candidate = i,
+        .kind = static_cast<int>(kind),
+        .layers = least_layers(form),
+        .embedding_bytes = component_bytes(spec, Component::kEmbeddings, form.embeddings)});
+    copy.layer_bytes = weight_bytes(spec, form) - copy.embedding_bytes;
+    if (kind == std::ssize(kinds)) {
+      kinds.push_back(std::move(form));
+    }
+  }
+  return copies;
 }
 
 // Forms or parts groups by layers if the policy finds a reason.
@@ -39,11 +82,10 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
     return;
   }
   const GroupConfig& config = grouping_.config();
-  const DropCosts costs{.copy_bytes = weight_bytes(config.spec, config.form),
-                        .block_bytes = kv_block_bytes(config.spec, config.form.kv),
-                        .layers = config.spec.layers};
-  if (const auto drop = choose_drop(*candidates, costs)) {
-    if (!grouping_.want(*drop, "queued requests lack KV", false, now_ns).ok()) {
+  if (blocks_lacking(*candidates) > 0) {
+    const auto drop = choose_drop(*candidates, drop_copies(*candidates),
+                                  kv_block_bytes(config.spec, config.form.kv));
+    if (drop && !grouping_.want(*drop, "queued requests lack KV", false, now_ns).ok()) {
       attempts_.not_before_ns = now_ns + kNsPerS;
     }
     count_failures(now_ns);

@@ -58,7 +58,7 @@ void Fleet::await_survivors(Arrival& arrival, TimeNs now_ns) {
 // Returns true while the replica's executor has something to end that is watched.
 bool Fleet::awaits_devices(std::size_t index) const {
   const ReplicaId replica{static_cast<std::int32_t>(index)};
-  const bool copies = std::any_of(migrations_.begin(), migrations_.end(),
+  const bool copies = std::any_of(moves_.running.begin(), moves_.running.end(),
                                   [&](const auto& one) { return one.second.to == replica; });
   return watches_[index].timeout_ns != 0 && has_deadlines(index) &&
          (copies || stations_[index].engine->awaits_executor() || grouping_.committing(replica));
@@ -150,14 +150,14 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
 }
 
 void Fleet::forget_migrations(ReplicaId replica, TimeNs now_ns) {
-  for (auto next = migrations_.begin(); next != migrations_.end();) {
+  for (auto next = moves_.running.begin(); next != moves_.running.end();) {
     Migration& migration = next->second;
     const bool source = migration.from == replica;
     const bool concerned = source || migration.to == replica;
     if (concerned) {
       migration.steps.forget(source, now_ns);
     }
-    next = concerned ? migrations_.erase(next) : std::next(next);
+    next = concerned ? moves_.running.erase(next) : std::next(next);
   }
 }
 

@@ -1,6 +1,8 @@
 // Requests that decode and move between replicas with their KV.
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -17,8 +19,8 @@ constexpr int kMigrationsToOne = 4;
 }  // namespace
 
 void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
-  const auto migration = migrations_.find(copied.id);
-  if (migration != migrations_.end()) {  // else a replica that takes part has failed meanwhile
+  const auto migration = moves_.running.find(copied.id);
+  if (migration != moves_.running.end()) {  // else a replica that takes part has failed meanwhile
     watches_[index_of(migration->second.to)].since_ns = now_ns;
     follow(copied.id, migration->second.steps.copied(now_ns));
   }
@@ -28,6 +30,7 @@ void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
   OutputBatch batch{.at_ns = now_ns, .replica = from};
   batch.outputs.emplace_back(
       MigrationAnswered{want.wish_id, migrate(from, want.to, want.requests, now_ns)});
+  batch.migrations = changed_migrations();
   batch.observation = at(from).observe();
   sink_.emit(std::move(batch));
 }
@@ -48,9 +51,9 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
     }
   }
   const auto moves = [this](RequestId request) {
-    return std::any_of(migrations_.begin(), migrations_.end(),
+    return std::any_of(moves_.running.begin(), moves_.running.end(),
                        [&](const auto& one) { return one.second.steps.request() == request; }) ||
-           std::any_of(to_migrate_.begin(), to_migrate_.end(),
+           std::any_of(moves_.queued.begin(), moves_.queued.end(),
                        [&](const ToMigrate& one) { return one.request == request; });
   };
   int chosen = 0;
@@ -59,7 +62,7 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
       break;
     }
     if (!moves(request)) {
-      to_migrate_.push_back({request, from, to});
+      moves_.queued.push_back({request, from, to});
       chosen += begin_migrations(now_ns) ? 1 : 0;
     }
   }
@@ -75,16 +78,16 @@ bool Fleet::serves_alone(ReplicaId replica) const {
 // last one of them has ended already.
 bool Fleet::begin_migrations(TimeNs now_ns) {
   bool last_goes_on = true;
-  for (std::size_t i = 0; i < to_migrate_.size();) {
-    const ToMigrate next = to_migrate_[i];
-    if (std::count_if(migrations_.begin(), migrations_.end(), [&](const auto& one) {
+  for (std::size_t i = 0; i < moves_.queued.size();) {
+    const ToMigrate next = moves_.queued[i];
+    if (std::count_if(moves_.running.begin(), moves_.running.end(), [&](const auto& one) {
           return one.second.to == next.to;
         }) >= kMigrationsToOne) {
       ++i;
       last_goes_on = true;
       continue;
     }
-    to_migrate_.erase(to_migrate_.begin() + static_cast<std::ptrdiff_t>(i));
+    moves_.queued.erase(moves_.queued.begin() + static_cast<std::ptrdiff_t>(i));
     last_goes_on =
         serves_alone(next.from) && serves_alone(next.to) && begin_migration(next, now_ns);
   }
@@ -93,9 +96,9 @@ bool Fleet::begin_migrations(TimeNs now_ns) {
 
 // Returns false if the migration has ended already.
 bool Fleet::begin_migration(const ToMigrate& next, TimeNs now_ns) {
-  const CopyId id{++last_copy_};
+  const CopyId id{++moves_.last_copy};
   Migration& migration =
-      migrations_
+      moves_.running
           .try_emplace(id,
                        Migration{next.from, next.to, {next.request, at(next.from), at(next.to)}})
           .first->second;
@@ -153,23 +156,60 @@ bool Fleet::migrates(ReplicaId replica) const {
   const auto concerns = [replica](const auto& one) {
     return one.from == replica || one.to == replica;
   };
-  return std::any_of(migrations_.begin(), migrations_.end(),
+  return std::any_of(moves_.running.begin(), moves_.running.end(),
                      [&](const auto& one) { return concerns(one.second); }) ||
-         std::any_of(to_migrate_.begin(), to_migrate_.end(), concerns);
+         std::any_of(moves_.queued.begin(), moves_.queued.end(), concerns);
 }
 
 // Lets the migrations go on whose request has left a step.
 void Fleet::advance_migrations(TimeNs now_ns) {
-  for (auto next = migrations_.begin(); next != migrations_.end();) {
+  for (auto next = moves_.running.begin(); next != moves_.running.end();) {
     auto& [id, migration] = *next++;
     follow(id, migration.steps.source_advanced(now_ns));
   }
   begin_migrations(now_ns);
 }
 
+Migrations Fleet::migrations() const {
+  std::map<std::pair<ReplicaId, ReplicaId>, MigratingRequests> all;
+  const auto between = [&all](ReplicaId from, ReplicaId to) -> MigratingRequests& {
+    return all.try_emplace({from, to}, MigratingRequests{.from = from, .to = to}).first->second;
+  };
+  for (const auto& [id, migration] : moves_.running) {
+    ++between(migration.from, migration.to).moving;
+  }
+  for (const ToMigrate& next : moves_.queued) {
+    ++between(next.from, next.to).queued;
+  }
+  Migrations listed;
+  for (const auto& [replicas, requests] : all) {
+    listed.push_back(requests);
+  }
+  return listed;
+}
+
+// Returns which requests move, to be told; null if that has not changed.
+std::shared_ptr<const Migrations> Fleet::changed_migrations() {
+  Migrations now = migrations();
+  if (now == moves_.told) {
+    return nullptr;
+  }
+  moves_.told = now;
+  return std::make_shared<const Migrations>(std::move(now));
+}
+
+void Fleet::tell_migrations(TimeNs now_ns) {
+  if (auto changed = changed_migrations()) {
+    OutputBatch batch{.at_ns = now_ns};
+    batch.observation = at(ReplicaId{0}).observe();
+    batch.migrations = std::move(changed);
+    sink_.emit(std::move(batch));
+  }
+}
+
 // Does what a migration asks for, and forgets it once it has ended.
 void Fleet::follow(CopyId id, std::optional<std::vector<BlockMove>> blocks) {
-  const Migration& migration = migrations_.at(id);
+  const Migration& migration = moves_.running.at(id);
   if (blocks) {
     exchange_->copy(id, migration.from, migration.to, *std::move(blocks));
   }
@@ -180,7 +220,7 @@ void Fleet::follow(CopyId id, std::optional<std::vector<BlockMove>> blocks) {
   if (migration.steps.adopted() && owner != owner_.end()) {
     owner->second = migration.to;
   }
-  migrations_.erase(id);
+  moves_.running.erase(id);
 }
 
 }  // namespace protean

@@ -28,7 +28,8 @@ std::vector<std::int64_t> Fleet::group_blocks(const GroupConfig& config, std::si
     return blocks;
   }
   for (std::size_t count = 2; count <= replicas; count *= 2) {
-    const Result<Form> wide = divided_form(config.form, static_cast<int>(count), GroupBy::kShards);
+    const Result<Form> wide =
+        divided_form(config.form, static_cast<int>(count), divides_by(config.scale));
     if (!wide.ok()) {
       break;
     }
@@ -49,13 +50,23 @@ ScaleCandidate Fleet::candidate_of(std::size_t index) const {
   const std::size_t replicas = grouping_.replicas_of(replica).size();
   const Observation& load = seen_[index];
   const std::size_t power = std::bit_width(replicas) - 1;
+  const GroupBy by = divides_by(grouping_.config().scale);
+  const std::size_t home = by == GroupBy::kLayers ? 0 : power - 1;  // the power of each home
+  const auto formed = formed_.find(std::pair(replica, replicas));
   return {.replica = replica,
           .replicas = static_cast<int>(replicas),
           .requests = load.running + load.waiting,
+          .formed_for_long =
+              formed != formed_.end() && formed->second.for_long && grouping_.by(replica) == by,
           .holds_long = power > 0 && power <= blocks_of_.size() &&
-                        at(replica).largest_need() > blocks_of_[power - 1],
+                        at(replica).largest_need() > blocks_of_[home],
           .kv_used_share = static_cast<double>(load.kv_blocks_used) /
                            static_cast<double>(std::max<std::int64_t>(1, load.kv_blocks))};
+}
+
+bool Fleet::serves_by_layers(std::size_t index) const {
+  const ReplicaId replica{static_cast<std::int32_t>(index)};
+  return grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers;
 }
 
 // Groups that wait for their end get no request that another replica takes.
@@ -72,6 +83,24 @@ void Fleet::pass_over_closing() {
     if (closing(i)) {
       candidates_.views[i].expected.refusal =
           make_error(ErrorCode::kUnavailable, "the group is about to part");
+    }
+  }
+}
+
+// A request that needs a group goes to the widest one that takes it (AMOEBA section 3.3).
+void Fleet::pass_over_narrow() {
+  const auto replicas = [this](std::size_t i) {
+    return grouping_.replicas_of(ReplicaId{static_cast<std::int32_t>(candidates_.replicas[i])})
+        .size();
+  };
+  std::size_t widest = 0;
+  for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
+    widest = candidates_.views[i].expected.refusal ? widest : std::max(widest, replicas(i));
+  }
+  for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
+    ReplicaView& view = candidates_.views[i];
+    if (!view.expected.refusal && replicas(i) < widest) {
+      view.expected.refusal = make_error(ErrorCode::kUnavailable, "a wider group takes it");
     }
   }
 }
@@ -112,7 +141,8 @@ bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
 std::vector<std::size_t> Fleet::overlook_length(const Request& request) {
   std::vector<std::size_t> small;
   for (std::size_t i = 0; i < candidates_.views.size() && could_grow_for(request); ++i) {
-    if (too_long(candidates_.views[i])) {
+    const bool grows = !serves_by_layers(candidates_.replicas[i]) || layers_return();
+    if (grows && too_long(candidates_.views[i])) {
       candidates_.views[i].expected.refusal.reset();
       small.push_back(i);
     }
@@ -243,13 +273,15 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
 }
 
 // Asks for a group that can hold a held request, or takes back an order to part one. If there can
-// be none, ends the request. Returns true if held requests should be looked at again now.
+// be none, ends the request, unless replicas that have dropped layers will be alone again. Returns true if held requests should be looked at again now.
 bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const HeldRequest& held = held_[index];
   const std::int64_t blocks = blocks_needed(held.prompt_tokens(), held.asks().max_tokens);
   const std::string reason =
       fmt::format("request {} needs {} KV blocks", held.asks().id.value, blocks);
-  if (const auto parting = grouping_.parting()) {
+  const GroupBy by = divides_by(grouping_.config().scale);
+  const auto parting = grouping_.parting(by);
+  if (parting && (by == GroupBy::kShards || homes_hold(parting->size(), blocks))) {
     return scale(*parting, reason, now_ns) && !grouping_.busy();
   }
   if (grouping_.busy()) {
@@ -259,48 +291,70 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     at_rest = at_rest && (!in_service(i) || stations_[i].engine->form_at_rest());
   }
-  const auto two = two_for(held_[index]);
-  if (two && scale(*two, reason, now_ns)) {
+  const auto homes = homes_for(held_[index]);
+  if (homes && scale(*homes, reason, now_ns)) {
     return !grouping_.busy();
   }
-  if (at_rest) {
-    end_held(index, FinishReason::kFailed, now_ns);
+  if (!at_rest || (!homes && layers_return())) {
+    return false;
   }
-  return at_rest;
+  end_held(index, FinishReason::kFailed, now_ns);
+  return true;
 }
 
-// Returns the candidates that are to become one next for a held request.
-std::optional<std::vector<ReplicaId>> Fleet::two_for(const HeldRequest& held) const {
+// Returns true if a policy formed groups by layers, whose replicas will be alone again.
+bool Fleet::layers_return() const {
+  const GroupConfig& config = grouping_.config();
+  const bool restores = config.drop != DropPolicy::kOff && config.restores;
+  bool some = false;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    some = some ||
+           (in_service(i) && serves_by_layers(i) && (restores || candidate_of(i).formed_for_long));
+  }
+  return some;
+}
+
+// Returns true if a group of so many replicas alone holds a request of so many blocks.
+bool Fleet::homes_hold(std::size_t homes, std::int64_t blocks) const {
+  const std::size_t power = std::bit_width(homes) - 1;
+  return power < blocks_of_.size() && blocks_of_[power] >= blocks;
+}
+
+// Returns the candidates that are to become one next for a held request. Groups by layers stay as
+// they are, because their devices do not join others.
+std::optional<std::vector<ReplicaId>> Fleet::homes_for(const HeldRequest& held) const {
   std::vector<ScaleCandidate> candidates;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (in_service(i)) {
+    if (in_service(i) && !serves_by_layers(i)) {
       candidates.push_back(candidate_of(i));
     }
   }
+  const std::int64_t blocks = blocks_needed(held.prompt_tokens(), held.asks().max_tokens);
+  if (grouping_.config().scale == ScalePolicy::kLayers) {
+    return choose_scale_layers(candidates, blocks, blocks_of_);
+  }
   return held.at ? choose_neighbours(candidates, *held.at)
-                 : choose_scale_up(candidates,
-                                   blocks_needed(held.prompt_tokens(), held.asks().max_tokens),
-                                   blocks_of_);
+                 : choose_scale_up(candidates, blocks, blocks_of_);
 }
 
 // Asks for one group of several. Returns false if it cannot be had.
 bool Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns) {
-  GroupWish wish{.groups = {{}}};
+  GroupWish wish{.groups = {{}}, .by = divides_by(grouping_.config().scale)};
   for (const ReplicaId home : homes) {
     const std::vector<ReplicaId> replicas = grouping_.replicas_of(home);
     wish.groups.front().insert(wish.groups.front().end(), replicas.begin(), replicas.end());
   }
   const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
   if (begun) {
-    remember_group(wish.groups.front(), now_ns);
+    remember_group(wish.groups.front(), {.since_ns = now_ns, .for_long = true});
   }
   count_failures(now_ns);
   return begun;
 }
 
-void Fleet::remember_group(const std::vector<ReplicaId>& replicas, TimeNs now_ns) {
+void Fleet::remember_group(const std::vector<ReplicaId>& replicas, const Formed& formed) {
   const ReplicaId first = *std::min_element(replicas.begin(), replicas.end());
-  formed_[{first, replicas.size()}] = now_ns;
+  formed_[{first, replicas.size()}] = formed;
 }
 
 // Groups that an operator names are the operator's.
@@ -322,8 +376,7 @@ void Fleet::forget_parted() {
 // Parts a group that was formed for long requests once they have ended, if enough of its KV is
 // free.
 void Fleet::scale_down(TimeNs now_ns) {
-  forget_parted();
-  for (const auto& [group, since_ns] : formed_) {
+  for (const auto& [group, formed] : formed_) {
     const auto& [replica, replicas] = group;
     const std::size_t i = index_of(replica);
     if (in_service(i) && grouping_.replicas_of(replica).size() == replicas &&

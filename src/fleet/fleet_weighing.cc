@@ -52,7 +52,8 @@ void Fleet::weigh(TimeNs now_ns) {
     return;
   }
   weighing_.next_ns = now_ns + kWeighEveryNs;
-  if (held_.empty() && now_ns >= attempts_.not_before_ns && regroups(now_ns)) {
+  const bool none_forms = held_.empty() || (!grouping_.busy() && layers_return());
+  if (none_forms && now_ns >= attempts_.not_before_ns && regroups(now_ns)) {
     return;
   }
   for (std::size_t i = 0; i < stations_.size(); ++i) {
@@ -90,7 +91,6 @@ bool Fleet::regroups(TimeNs now_ns) {
   if (const auto waits = grouping_.waits_to_part()) {
     return stays_together(*waits, units, one, now_ns);
   }
-  forget_parted();
   return part_one(units, one, now_ns) || group_two(units, one, now_ns);
 }
 
@@ -121,7 +121,7 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
     // The next request that needs a group would wait for it again.
     Outlook apart = outlook_of(parts, load, true);
     apart.late += static_cast<double>(weighing_.long_arrivals_ns.size());
-    const double kept_s = static_cast<double>(now_ns - since->second) / kNsPerS;
+    const double kept_s = static_cast<double>(now_ns - since->second.since_ns) / kNsPerS;
     if (no_later(apart, outlook_of(stays, load, true)) &&
         std::min(kept_s, load.arrivals.lasts_s) >=
             parts.course.seconds + parts.course.seconds_back) {
@@ -158,7 +158,7 @@ bool Fleet::wish(const GroupWish& wish, const std::string& reason, TimeNs now_ns
   if (!begun) {
     attempts_.not_before_ns = now_ns + kNsPerS;
   } else if (wish.groups.size() == 1) {
-    remember_group(wish.groups.front(), now_ns);
+    remember_group(wish.groups.front(), {.since_ns = now_ns});
   }
   count_failures(now_ns);
   return begun;
@@ -187,7 +187,8 @@ double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
                           static_cast<double>(kv_block_bytes(config.spec, config.form.kv));
   const int steps = ceil_div(2 * config.spec.layers + 1, config.steps_at_once) + 2;
   const double step_s = view.way.speed.step_s(
-      view.way.course.to.precision, {load.decoding / kHomes, load.context_tokens / kHomes, 0});
+      view.way.course.to.precision,
+      {.decoding = load.decoding / kHomes, .context_tokens = load.context_tokens / kHomes});
   return kv_bytes / kHomes / view.copy_bytes_per_s + steps * step_s;
 }
 
@@ -224,7 +225,7 @@ std::optional<Way> Fleet::as_group(const Unit& unit, GroupBy by, const Load& loa
   const EngineConfig engine = config.wide_engine(*wide);
   Way way = unit.view.way;
   if (engine.step_cost.is_known()) {
-    way.speed = way.speed.at_cost(engine.step_cost);
+    way.speed = way.speed.at_cost(engine.step_cost, engine.path_cost);
   }
   way.serving.most_sequences = engine.scheduler.max_num_seqs;
   way.serving.steps_in_flight = engine.scheduler.steps_in_flight;
@@ -287,9 +288,7 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
 // not join others.
 std::optional<std::vector<Fleet::Unit>> Fleet::two_to_weigh(std::vector<Unit>& units) const {
   std::erase_if(units, [this](const Unit& unit) {
-    const ReplicaId replica{static_cast<std::int32_t>(unit.index)};
-    return !stations_[unit.index].engine->form_at_rest() ||
-           (grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers);
+    return !stations_[unit.index].engine->form_at_rest() || serves_by_layers(unit.index);
   });
   const auto lacks = [](const Unit& unit) {
     return std::max(0.0, unit.view.load.largest_tokens - unit.view.way.course.to.kv_blocks *

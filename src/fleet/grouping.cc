@@ -18,14 +18,6 @@ Error refused(fmt::format_string<Args...> format, Args&&... args) {
                "these groups cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
 }
 
-std::string names_of(const std::vector<ReplicaId>& replicas) {
-  std::string names;
-  for (const ReplicaId replica : replicas) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", replica.value);
-  }
-  return names;
-}
-
 bool overlap(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
   return std::any_of(a.begin(), a.end(), [&](ReplicaId replica) {
     return std::find(b.begin(), b.end(), replica) != b.end();
@@ -44,15 +36,16 @@ Grouping::Grouping(GroupConfig config, std::vector<Station>& stations, TokenSink
   keep_groups();
 }
 
-std::vector<ReplicaId> Grouping::replicas_in(const Shapes& shapes, ReplicaId first,
-                                             std::size_t depth) {
+template <class Nested>
+std::vector<ReplicaId> Grouping::replicas_in(const std::vector<std::vector<Nested>>& groups,
+                                             ReplicaId first, std::size_t depth) {
   if (depth == 0) {
     return {first};
   }
   Replicas all;
-  for (const ReplicaId home : shapes[index(first)][depth - 1].homes) {
+  for (const ReplicaId home : groups[index(first)][depth - 1].homes) {
     const Replicas some =
-        replicas_in(shapes, home, home == first ? depth - 1 : shapes[index(home)].size());
+        replicas_in(groups, home, home == first ? depth - 1 : groups[index(home)].size());
     all.insert(all.end(), some.begin(), some.end());
   }
   std::sort(all.begin(), all.end());
@@ -70,7 +63,7 @@ Grouping::Shapes Grouping::shapes() const {
 }
 
 std::vector<ReplicaId> Grouping::replicas_of(ReplicaId replica) const {
-  return replicas_in(shapes(), replica, groups_[index(replica)].size());
+  return replicas_in(groups_, replica, groups_[index(replica)].size());
 }
 
 std::vector<std::vector<ReplicaId>> Grouping::homes_of(ReplicaId group) const {
@@ -371,8 +364,7 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
   if (change.together) {
     std::vector<Form> forms;
     for (const ReplicaId home : change.homes) {
-      const auto& inner = groups_[index(home)];
-      forms.push_back(inner.empty() ? config_.form : inner.back().wide);
+      forms.push_back(loaded_form(home));
     }
     running_ = std::make_unique<Regrouping>(
         config_, stations_, sink_,
@@ -392,9 +384,11 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
 // Records the change that has ended. After a failure, no other is tried.
 void Grouping::finish() {
   RegroupRecord record = running_->record();
-  if (record.begun_ns >= 0 && record.failure.empty()) {
+  if (record.succeeded()) {
     ++(record.together ? status_.together_total : status_.apart_total);
   }
+  status_.kv_bytes_total += record.kv_bytes;
+  status_.weight_bytes_total += record.weight_bytes;
   const bool as_wanted = wanted_together() == record.together;
   if (record.together) {
     groups_[index(record.replicas.front())].push_back(running_->take_group());
@@ -413,8 +407,8 @@ void Grouping::finish() {
   told_at_rest_ = false;  // a change that fails at once begins and ends between two looks
 }
 
-std::optional<std::vector<ReplicaId>> Grouping::parting() const {
-  if (!running_ || running_->together() || insists_ || running_->group().by != GroupBy::kShards) {
+std::optional<std::vector<ReplicaId>> Grouping::parting(GroupBy by) const {
+  if (!running_ || running_->together() || insists_ || running_->group().by != by) {
     return std::nullopt;
   }
   return running_->group().homes;

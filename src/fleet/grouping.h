@@ -69,11 +69,16 @@ class Grouping {
   const Group& group(ReplicaId first) const {
     return waits_to_part() == first ? running_->group() : groups_[index(first)].back();
   }
+  // Returns the form of a replica or group whose engine never changes it.
+  const Form& loaded_form(ReplicaId first) const {
+    const auto& nested = groups_[index(first)];
+    return nested.empty() ? config_.form : nested.back().wide;
+  }
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }
-  // Returns the homes of a group by shards that parts although no operator asked for it.
-  std::optional<std::vector<ReplicaId>> parting() const;
+  // Returns the homes of a group by `by` that parts although no operator asked for it.
+  std::optional<std::vector<ReplicaId>> parting(GroupBy by) const;
   // Returns the id of a group that parts although no operator asked for it, and that serves until a
   // request has room in a home.
   std::optional<ReplicaId> waits_to_part() const;
@@ -112,7 +117,10 @@ class Grouping {
   using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
 
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
-  static Replicas replicas_in(const Shapes& shapes, ReplicaId first, std::size_t depth);
+  // `Nested` is Shape or Group.
+  template <class Nested>
+  static Replicas replicas_in(const std::vector<std::vector<Nested>>& groups, ReplicaId first,
+                              std::size_t depth);
   std::vector<Replicas> groups_in(const Shapes& shapes) const;
   Shapes shapes() const;
   std::optional<Change> next_change(const Shapes& shapes) const;

@@ -110,6 +110,11 @@ class AnswerSink : public TokenSink {
     std::optional<Finished> finished;
   };
   void emit(OutputBatch batch) override {
+    migrations = batch.migrations != nullptr ? *batch.migrations : migrations;
+    for (const Output& output : batch.outputs) {
+      migrations_at_answer =
+          std::holds_alternative<MigrationAnswered>(output) ? migrations : migrations_at_answer;
+    }
     for (const Output& output : batch.outputs) {
       std::visit(Overloaded{[&](const Accepted& what) { seen[what.request].accepted = true; },
                             [&](const NewToken& what) {
@@ -125,6 +130,8 @@ class AnswerSink : public TokenSink {
     }
   }
   std::map<RequestId, Seen> seen;
+  Migrations migrations;
+  Migrations migrations_at_answer;  // what was known when an operator was answered
 };
 
 // A fleet whose executors work when the test says so.
@@ -336,6 +343,22 @@ TEST(LiveMigration, AFewRequestsMoveAtATime) {
     scene.expect_answer(id);
   }
   scene.expect_nothing_left();
+}
+
+TEST(LiveMigration, OperatorsAreToldWhichRequestsMove) {
+  MigrationScene scene({200, 200});
+  for (std::uint64_t id = 1; id <= 15; ++id) {  // every other one in replica 0
+    scene.arrive(id, 20, id % 2 == 1 ? 60 : 2);
+  }
+  for (int i = 0; i < 12; ++i) {
+    scene.work(i % 2);
+  }
+  scene.send(WantMigration{1, ReplicaId{1}, 6}, ReplicaId{0});
+  EXPECT_EQ(scene.sink.migrations, (Migrations{{ReplicaId{0}, ReplicaId{1}, 4, 2}}));
+  EXPECT_EQ(scene.sink.migrations_at_answer, scene.sink.migrations);
+  scene.work_to_the_end();
+  EXPECT_GT(scene.adopted_with_kv(), 0);
+  EXPECT_EQ(scene.sink.migrations, Migrations());
 }
 
 TEST(LiveMigration, AReplicaWithoutRoomTakesNothing) {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "cost/group_cost.h"
 #include "cost/hold_pages.h"
 
 namespace protean {
@@ -322,12 +324,15 @@ void Regrouping::commit() {
   Executor& executor = at(first()).executor->own();
   int layers = 0;
   for (Step& step : preparing_) {
+    std::vector<std::vector<BlockId>> live;
     if (moves_kv(step.step)) {
       ++layers;
-      std::vector<std::vector<BlockId>> live;
       for (std::size_t home = 0; home < count(); ++home) {
         live.push_back(engine(home).live_blocks());
       }
+    }
+    count_bytes(std::get<HoldShards>(step.step), live);
+    if (!live.empty()) {
       config_.devices->keep(first(), std::move(live));
     }
     executor.commit(step.id);
@@ -338,6 +343,27 @@ void Regrouping::commit() {
   preparing_.clear();
   wait_.attempts = 0;
   joint_->changing(layers, now_ns_);
+}
+
+// Counts what a step moves. `live` are the blocks of each home that move with it, if any do.
+void Regrouping::count_bytes(const HoldShards& hold,
+                             const std::vector<std::vector<BlockId>>& live) {
+  const auto sum = [](const std::vector<std::int64_t>& each) {
+    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
+  };
+  record_.weight_bytes += sum(weight_bytes_fetched(config_.spec, form_, hold));
+  if (live.empty()) {
+    return;
+  }
+  std::vector<Copy> homes(count());
+  std::vector<std::int64_t> blocks;
+  for (std::size_t device = 0; device < form_.group.size(); ++device) {
+    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
+  }
+  for (const std::vector<BlockId>& some : live) {
+    blocks.push_back(std::ssize(some));
+  }
+  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
 }
 
 void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {

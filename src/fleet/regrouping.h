@@ -177,6 +177,7 @@ class Regrouping {
   void plan();
   void prepare();
   void commit();
+  void count_bytes(const HoldShards& hold, const std::vector<std::vector<BlockId>>& live);
   void unify();
   void shrink();
   bool at_home_form();

@@ -44,7 +44,15 @@ TEST(Regrouping, TwoReplicasBecomeOneAndPartAgainWhileRequestsRun) {
   EXPECT_EQ(scene.groups(), "0 1");
   scene.expect_all_answered();
   ASSERT_EQ(scene.sink.groups->history.size(), 2U);
+  const RegroupRecord& there = scene.sink.groups->history.front();
   const RegroupRecord& back = scene.sink.groups->history.back();
+  EXPECT_GT(there.kv_bytes, 0);
+  EXPECT_EQ(there.weight_bytes, 0) << "what others hold is dropped";
+  EXPECT_GT(back.kv_bytes, 0);
+  EXPECT_EQ(back.weight_bytes, weight_bytes(group_spec(), scene.form))
+      << "each fetches a half of all";
+  EXPECT_EQ(scene.sink.groups->kv_bytes_total, there.kv_bytes + back.kv_bytes);
+  EXPECT_EQ(scene.sink.groups->weight_bytes_total, back.weight_bytes);
   EXPECT_FALSE(back.together);
   EXPECT_EQ(back.failure, "");
   EXPECT_TRUE(back.asked_ns <= back.begun_ns && back.begun_ns <= back.settled_ns &&

@@ -8,20 +8,24 @@ namespace {
 
 constexpr double kMostUsedShare = 0.5;
 
-// Returns the two least loaded candidates of this size; nothing if there are fewer.
-std::optional<std::vector<ReplicaId>> two_of(std::span<const ScaleCandidate> candidates,
-                                             int replicas) {
+// Returns the least loaded candidates of this size; nothing if there are fewer than `count`.
+std::optional<std::vector<ReplicaId>> least_loaded(std::span<const ScaleCandidate> candidates,
+                                                   int replicas, std::size_t count) {
   std::vector<ScaleCandidate> found;
   std::copy_if(
       candidates.begin(), candidates.end(), std::back_inserter(found),
       [replicas](const ScaleCandidate& candidate) { return candidate.replicas == replicas; });
-  if (found.size() < 2) {
+  if (found.size() < count) {
     return std::nullopt;
   }
   std::stable_sort(
       found.begin(), found.end(),
       [](const ScaleCandidate& a, const ScaleCandidate& b) { return a.requests < b.requests; });
-  return std::vector{found[0].replica, found[1].replica};
+  std::vector<ReplicaId> chosen;
+  for (std::size_t i = 0; i < count; ++i) {
+    chosen.push_back(found[i].replica);
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -32,6 +36,8 @@ std::string_view to_string(ScalePolicy policy) {
       return "off";
     case ScalePolicy::kPaper:
       return "paper";
+    case ScalePolicy::kLayers:
+      return "layers";
     case ScalePolicy::kNeighbours:
       return "neighbours";
     case ScalePolicy::kJoint:
@@ -41,14 +47,18 @@ std::string_view to_string(ScalePolicy policy) {
 }
 
 Result<ScalePolicy> parse_scale(std::string_view name) {
-  for (const ScalePolicy policy :
-       {ScalePolicy::kOff, ScalePolicy::kPaper, ScalePolicy::kNeighbours, ScalePolicy::kJoint}) {
+  for (const ScalePolicy policy : {ScalePolicy::kOff, ScalePolicy::kPaper, ScalePolicy::kLayers,
+                                   ScalePolicy::kNeighbours, ScalePolicy::kJoint}) {
     if (to_string(policy) == name) {
       return policy;
     }
   }
-  return make_error(ErrorCode::kInvalidArgument, "--scale {}: use off, paper, neighbours or joint",
-                    name);
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--scale {}: use off, paper, layers, neighbours or joint", name);
+}
+
+GroupBy divides_by(ScalePolicy policy) {
+  return policy == ScalePolicy::kLayers ? GroupBy::kLayers : GroupBy::kShards;
 }
 
 std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandidate> candidates,
@@ -56,7 +66,7 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandi
                                                       std::span<const std::int64_t> blocks_of) {
   std::optional<std::vector<ReplicaId>> largest;
   for (std::size_t power = 0; power + 1 < blocks_of.size(); ++power) {
-    auto two = two_of(candidates, 1 << power);
+    auto two = least_loaded(candidates, 1 << power, 2);
     if (two && blocks_of[power + 1] >= blocks) {
       return two;
     }
@@ -65,6 +75,17 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandi
     }
   }
   return largest;
+}
+
+std::optional<std::vector<ReplicaId>> choose_scale_layers(
+    std::span<const ScaleCandidate> candidates, std::int64_t blocks,
+    std::span<const std::int64_t> blocks_of) {
+  for (std::size_t power = 1; power < blocks_of.size(); ++power) {
+    if (blocks_of[power] >= blocks) {
+      return least_loaded(candidates, 1, std::size_t{1} << power);
+    }
+  }
+  return std::nullopt;
 }
 
 std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleCandidate> candidates,
@@ -97,7 +118,7 @@ std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleCan
 }
 
 bool is_closing(const ScaleCandidate& candidate) {
-  return candidate.replicas > 1 && !candidate.holds_long;
+  return candidate.formed_for_long && !candidate.holds_long;
 }
 
 bool may_scale_down(const ScaleCandidate& candidate) {

@@ -11,6 +11,7 @@
 #include "base/replica_id.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "contract/groups.h"
 #include "contract/request.h"
 #include "engine/live_request.h"
 
@@ -20,6 +21,9 @@ namespace protean {
 enum class ScalePolicy : std::uint8_t {
   kOff,    // such requests are refused
   kPaper,  // AMOEBA section 3.3
+  // The paper's baseline by layers (section 4.2.5, KunServe): as many replicas as the request needs
+  // divide layers, at once.
+  kLayers,
   // The paper's baseline (section 4.2.4): the router does not look at what replicas can
   // hold, and the replica that it chose becomes one with its neighbours if it has to.
   kNeighbours,
@@ -29,13 +33,17 @@ enum class ScalePolicy : std::uint8_t {
 std::string_view to_string(ScalePolicy policy);
 Result<ScalePolicy> parse_scale(std::string_view name);
 
+// Returns how the groups that the policy forms divide the model.
+GroupBy divides_by(ScalePolicy policy);
+
 // A replica or group as the policy sees it.
 struct ScaleCandidate {
   ReplicaId replica;  // its first replica, which names it
   int replicas = 1;
-  int requests = 0;          // running and waiting
-  bool holds_long = false;   // one of its requests needs more blocks than its homes have
-  double kv_used_share = 0;  // share of its KV blocks in use
+  int requests = 0;              // running and waiting
+  bool formed_for_long = false;  // the policy formed it
+  bool holds_long = false;       // one of its requests needs more blocks than its homes have
+  double kv_used_share = 0;      // share of its KV blocks in use
 };
 
 // Returns two candidates of equal size that are to become one for a request of so many blocks: the
@@ -46,6 +54,12 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandi
                                                       std::int64_t blocks,
                                                       std::span<const std::int64_t> blocks_of);
 
+// Returns the least loaded replicas that are to become one by layers for a request of so many
+// blocks: as few as suffice. `blocks_of` is as above. Nothing if there are too few that are alone.
+std::optional<std::vector<ReplicaId>> choose_scale_layers(
+    std::span<const ScaleCandidate> candidates, std::int64_t blocks,
+    std::span<const std::int64_t> blocks_of);
+
 // Returns two candidates that are to become one next so that the candidate with replica `at` grows:
 // itself and the next run of equally many replicas, or if that run is not one candidate, two
 // candidates of it. Candidates are aligned runs of a power of two of replicas. Nothing if there is
@@ -53,8 +67,8 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandi
 std::optional<std::vector<ReplicaId>> choose_neighbours(std::span<const ScaleCandidate> candidates,
                                                         ReplicaId at);
 
-// Returns true if a group waits for its end: its long requests have ended. It is not available for
-// requests that others can serve.
+// Returns true if a group waits for its end: the policy formed it for long requests, and these have
+// ended. It is not available for requests that others can serve.
 bool is_closing(const ScaleCandidate& candidate);
 // Returns true if a group that waits for its end has enough free KV to part: 50 % (section 3.3).
 bool may_scale_down(const ScaleCandidate& candidate);

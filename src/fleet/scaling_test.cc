@@ -37,8 +37,30 @@ TEST(Scaling, TheLeastLoadedUnitsOfTheSmallestSizeThatSufficesBecomeOne) {
   EXPECT_EQ(chosen({candidate(0, 2, 5), candidate(2, 1, 3)}, 50), std::vector<int>());
 }
 
+TEST(Scaling, AsManyReplicasAsARequestNeedsDivideLayers) {
+  const std::vector<std::int64_t> blocks_of = {10, 25, 60, 130};
+  const auto chosen = [&](const std::vector<ScaleCandidate>& candidates, std::int64_t blocks) {
+    std::vector<int> replicas;
+    for (const ReplicaId replica :
+         choose_scale_layers(candidates, blocks, blocks_of).value_or(std::vector<ReplicaId>{})) {
+      replicas.push_back(replica.value);
+    }
+    return replicas;
+  };
+  const std::vector<ScaleCandidate> alone = {candidate(0, 1, 5), candidate(1, 1, 2),
+                                             candidate(2, 1, 9), candidate(3, 1, 1)};
+  EXPECT_EQ(chosen(alone, 20), (std::vector{3, 1}));
+  EXPECT_EQ(chosen(alone, 50), (std::vector{3, 1, 0, 2})) << "at once";
+  EXPECT_EQ(chosen(alone, 100), std::vector<int>()) << "eight would be needed";
+  EXPECT_EQ(chosen({candidate(0, 2, 0), candidate(2, 1, 3), candidate(3, 1, 4)}, 50),
+            std::vector<int>())
+      << "groups by layers do not grow";
+}
+
 TEST(Scaling, AGroupPartsOnceItsLongRequestsHaveEndedAndHalfOfItsKvIsFree) {
   ScaleCandidate group = candidate(0, 2, 3);
+  EXPECT_FALSE(is_closing(group)) << "another than the policy formed it";
+  group.formed_for_long = true;
   group.kv_used_share = 0.5;
   EXPECT_TRUE(may_scale_down(group));
   group.kv_used_share = 0.51;
@@ -84,7 +106,7 @@ TEST(Scaling, PoliciesHaveNames) {
   EXPECT_EQ(parse_scale("paper").value(), ScalePolicy::kPaper);
   EXPECT_EQ(parse_scale("off").value(), ScalePolicy::kOff);
   EXPECT_EQ(parse_scale("wide").error().message,
-            "--scale wide: use off, paper, neighbours or joint");
+            "--scale wide: use off, paper, layers, neighbours or joint");
 }
 
 TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {
@@ -106,6 +128,63 @@ TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {
   scene.arrive(5, 1200, 10);
   EXPECT_EQ(scene.sink.seen.at(RequestId{7}).refused->code, ErrorCode::kInvalidArgument)
       << "no group could hold it";
+}
+
+// What an operator formed, whatever it divides, serves as any replica does and stays.
+TEST(Scaling, AGroupThatThePolicyDidNotFormTakesShortRequests) {
+  for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
+    for (const ScalePolicy scale : {ScalePolicy::kPaper, ScalePolicy::kNeighbours}) {
+      GroupScene scene({.replicas = 4, .scale = scale});
+      ASSERT_TRUE(scene.want({{0, 1}}, by).ok());
+      scene.settle();
+      for (int topic = 0; topic < 3; ++topic) {
+        scene.arrive(topic, 20, 30);
+      }
+      EXPECT_EQ(
+          scene.fleet->observe(ReplicaId{0}).waiting + scene.fleet->observe(ReplicaId{0}).running,
+          1)
+          << "by " << to_string(by);
+      scene.settle();
+      scene.expect_all_answered();
+      EXPECT_EQ(scene.groups(), "01 2 3");
+    }
+  }
+}
+
+// Devices that have dropped layers join no others, so a long request leaves their group alone.
+TEST(Scaling, AGroupByLayersIsNotPartedForALongRequest) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  scene.settle();
+  scene.arrive(5, 230, 10);  // needs four replicas
+  scene.settle();
+  EXPECT_EQ(scene.sink.seen.at(RequestId{1}).finished->reason, FinishReason::kFailed);
+  EXPECT_EQ(scene.groups(), "01 2 3");
+}
+
+// While KV is short, a long request waits until replicas that dropped layers have them again.
+TEST(Scaling, ALongRequestWaitsForReplicasThatHaveDroppedLayers) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper, .drop = DropPolicy::kPaper});
+  for (int topic = 0; topic < 4; ++topic) {
+    scene.arrive(topic, 60, 30);
+  }
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  for (int round = 0; round < 1'000 && scene.groups() != "01 2 3"; ++round) {
+    scene.ready();
+    scene.work(0);
+    scene.work(1);
+  }
+  ASSERT_EQ(scene.groups(), "01 2 3");
+  ASSERT_FALSE(scene.sink.seen.at(RequestId{1}).finished) << "the burst goes on";
+  scene.arrive(5, 230, 10);  // needs four replicas
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1 2 3");
+  for (const RegroupRecord& record : scene.sink.groups->history) {
+    if (record.by == GroupBy::kLayers && !record.together) {
+      EXPECT_EQ(record.reason, "KV in use fits the replicas with all layers");
+    }
+  }
 }
 
 TEST(Scaling, AHeldRequestCanBeCancelledOrExpire) {
@@ -224,8 +303,8 @@ TEST(Scaling, RandomLongRequestsAreServedWithoutAnOperator) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
     };
     const int replicas = seed % 2 == 0 ? 2 : 4;
-    GroupScene scene(
-        {.replicas = replicas, .blocks = 20, .steps_at_once = 2, .scale = ScalePolicy::kPaper});
+    const ScalePolicy scale = seed % 3 == 0 ? ScalePolicy::kLayers : ScalePolicy::kPaper;
+    GroupScene scene({.replicas = replicas, .blocks = 20, .steps_at_once = 2, .scale = scale});
     for (int event = 0; event < 3'000; ++event) {
       const int dice = below(200);
       if (dice < 6) {

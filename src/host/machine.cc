@@ -90,10 +90,25 @@ Machine this_machine() {
   Machine machine{.topology = read_topology("/sys", cpus),
                   .cores = static_cast<int>(cpus.size()),
                   .free_memory_bytes = free_memory_bytes()};
+  machine.node_free_bytes = read_free_memory("/sys", machine.topology.memory_nodes);
   for (const std::string& folder : cgroup_folders()) {
     machine.cores = std::min(machine.cores, container_cores(folder));
   }
   return machine;
+}
+
+std::optional<std::int64_t> free_bytes_of_node(const Machine& machine, int node) {
+  const auto found = machine.node_free_bytes.find(node);
+  if (found == machine.node_free_bytes.end()) {
+    return std::nullopt;
+  }
+  double all = 0;
+  for (const auto& [other, bytes] : machine.node_free_bytes) {
+    all += static_cast<double>(bytes);
+  }
+  const double part = all > 0 ? static_cast<double>(found->second) / all : 0;
+  return std::min(found->second,
+                  static_cast<std::int64_t>(part * static_cast<double>(machine.free_memory_bytes)));
 }
 
 std::int64_t free_memory_bytes() {

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "base/units.h"
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -75,6 +78,24 @@ Topology read_topology(const fs::path& sys, std::span<const int> cpus) {
   }
   topology.memory_nodes = read_list(nodes / "has_memory");
   return topology;
+}
+
+// Lines are such as "Node 0 MemFree:  123 kB".
+std::map<int, std::int64_t> read_free_memory(const fs::path& sys, std::span<const int> nodes) {
+  std::map<int, std::int64_t> free;
+  for (const int node : nodes) {
+    std::ifstream file(sys / fmt::format("devices/system/node/node{}/meminfo", node));
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream words(line);
+      std::string name, number, key;
+      std::int64_t kib = 0;
+      words >> name >> number >> key >> kib;
+      if (key == "MemFree:" || key == "Active(file):" || key == "Inactive(file):") {
+        free[node] += kib * kKiB;
+      }
+    }
+  }
+  return free;
 }
 
 Result<std::vector<int>> parse_cpu_list(std::string_view text) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +27,11 @@ struct Topology {
 // Reads the topology of these CPUs from `sys`, usually /sys. A CPU that it does not describe is a
 // core of its own on node 0.
 Topology read_topology(const std::filesystem::path& sys, std::span<const int> cpus);
+
+// Reads the bytes that are free on each of these NUMA nodes, files in the page cache included.
+// Leaves out nodes that `sys` does not describe.
+std::map<int, std::int64_t> read_free_memory(const std::filesystem::path& sys,
+                                             std::span<const int> nodes);
 
 // Parses a list such as "0-3,8". The result is ascending and has no duplicates.
 Result<std::vector<int>> parse_cpu_list(std::string_view text);

@@ -49,6 +49,17 @@ std::vector<std::tuple<int, int, int>> places(const Topology& topology) {
   return places;
 }
 
+TEST(Topology, CountsFilesInThePageCacheAsFree) {
+  const FakeSys sys;
+  sys.write("node/node0/meminfo",
+            "Node 0 MemTotal:       1000 kB\nNode 0 MemFree:         100 kB\n"
+            "Node 0 Active:          900 kB\nNode 0 Active(file):     30 kB\n"
+            "Node 0 Inactive(file):    2 kB");
+  sys.write("node/node2/meminfo", "Node 2 MemFree: 5 kB");
+  EXPECT_EQ(read_free_memory(sys.root(), std::vector{0, 1, 2}),
+            (std::map<int, std::int64_t>{{0, 132 * 1024}, {2, 5 * 1024}}));
+}
+
 TEST(Topology, HasCoresAndNodesOfTheCpusThatMayBeUsed) {
   const FakeSys sys;
   for (const auto& [first, second] : {std::pair(0, 4), {1, 5}, {2, 6}, {3, 7}}) {

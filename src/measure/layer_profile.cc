@@ -87,6 +87,14 @@ std::string name_of(const SwapTarget& target) {
                      : fmt::format("layer {}", target.layer);
 }
 
+double kl_nats_of(const SwapProfile& profile, const SwapTarget& target) {
+  double nats = 0.0;
+  for (const Component half : halves_of(target)) {
+    nats += profile.kl_nats[static_cast<std::size_t>(target.layer)][static_cast<std::size_t>(half)];
+  }
+  return nats;
+}
+
 std::vector<int> targets_of(const std::vector<RankedTarget>& ranked) {
   std::vector<int> targets;
   for (const RankedTarget& target : ranked) {
@@ -210,13 +218,17 @@ Result<ProfileTexts> read_texts(const LayerProfileOptions& options, const Tokeni
 std::string to_text(const LayerReport& report) {
   const SwapProfile& profile = report.profile;
   std::string text =
-      fmt::format("{:<6}{:<20}{:>10}{:>10}{:>10}\n", "",
-                  "to " + std::string(to_string(profile.precision)), "LIS", "LTS", "LRS");
+      fmt::format("{:<6}{:<20}{:>10}{:>10}{:>10}{:>10}\n", "",
+                  "to " + std::string(to_string(profile.precision)), "LIS", "LTS", "LRS", "KL");
+  double all_nats = 0.0;
   for (std::size_t at = 0; at < profile.order.size(); ++at) {
     text +=
-        fmt::format("{:<6}{:<20}{:>10.6f}{:>10.6f}{:>10.6f}\n", at + 1, name_of(profile.order[at]),
-                    profile.importance[at], profile.transformation[at], profile.replacement[at]);
+        fmt::format("{:<6}{:<20}{:>10.6f}{:>10.6f}{:>10.6f}{:>10.6f}\n", at + 1,
+                    name_of(profile.order[at]), profile.importance[at], profile.transformation[at],
+                    profile.replacement[at], kl_nats_of(profile, profile.order[at]));
+    all_nats += kl_nats_of(profile, profile.order[at]);
   }
+  text += fmt::format("All of them lose {:.6f} nats of KL a token\n", all_nats);
   if (report.tables) {
     for (const OrderTable& table : report.tables->orders) {
       text += to_text(table);
@@ -238,6 +250,7 @@ json::object to_json(const LayerReport& report) {
     target["lis"] = profile.importance[at];
     target["lts"] = profile.transformation[at];
     target["lrs"] = profile.replacement[at];
+    target["kl_nats"] = kl_nats_of(profile, profile.order[at]);
     order.push_back(std::move(target));
   }
   json::object object{{"precision", to_string(profile.precision)},
@@ -302,11 +315,13 @@ Result<LayerReport> profile_layers(const LayerProfileOptions& options) {
   const Metric metric = options.metric == "l2" ? Metric::kL2 : Metric::kCosine;
   const auto ranked = profiler.rank({options.weights[0], options.weights[1], options.weights[2]},
                                     metric, "ranking");
+  const std::vector<LayerLoss> losses = (*probe)->divergence(texts->calibration);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   LayerReport report{
       .profile = profile_of(options, *precision, ranked, profiler.alone(metric), spec),
       .seconds = took.count()};
   report.profile.tokens = tokens_of(texts->calibration);
+  report.profile.kl_nats = losses;
   report.kept = keep_learnt(**store, [&](const std::filesystem::path& directory) {
     const SwapProfileKey key = {(*store)->model(), (*store)->source_at(*precision), *precision,
                                 options.halves};

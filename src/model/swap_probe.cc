@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kLogitRows = 64;  // projected at once
 constexpr std::int64_t kGramRows = 256;
+constexpr std::size_t kDivergenceTokens = 512;  // more hardly change the mean
 
 // Computes the similarity of a and b = a + d from inner products. Uses d, because b is so close to
 // a that the difference of two long sums would be noise.
@@ -70,14 +71,41 @@ void add_rows(SimilaritySum& sum, std::span<const float> a, std::span<const floa
   }
 }
 
-// Returns -log softmax(logits)[token].
-double surprise(std::span<const float> logits, TokenId token) {
+// Returns the logarithm of the sum of the exponentials.
+double log_sum(std::span<const float> logits) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
   for (const float logit : logits) {
     sum += double{std::exp(logit - largest)};
   }
-  return std::log(sum) + double{largest} - double{logits[static_cast<std::size_t>(token)]};
+  return std::log(sum) + double{largest};
+}
+
+// Returns -log softmax(logits)[token].
+double surprise(std::span<const float> logits, TokenId token) {
+  return log_sum(logits) - double{logits[static_cast<std::size_t>(token)]};
+}
+
+// Returns the KL divergence of softmax(logits) from softmax(reference).
+double divergence_of(std::span<const float> logits, std::span<const float> reference) {
+  const double log_reference = log_sum(reference);
+  double change = 0.0;  // of a token's logit, in the mean
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    change += std::exp(double{reference[id]} - log_reference) *
+              (double{reference[id]} - double{logits[id]});
+  }
+  const double nats = change + log_sum(logits) - log_reference;
+  return nats < 0 ? 0 : nats;  // by rounding
+}
+
+// Returns at most `most` of so many rows, evenly spread.
+std::vector<int> spread_rows(std::size_t rows, std::size_t most) {
+  const std::size_t count = std::min(rows, most);
+  std::vector<int> spread;
+  for (std::size_t i = 0; i < count; ++i) {
+    spread.push_back(static_cast<int>((2 * i + 1) * rows / (2 * count)));
+  }
+  return spread;
 }
 
 cpu::KvElement kv_element(Precision full) {
@@ -181,11 +209,15 @@ std::span<const Component> SwapProbe::halves_of(int target) const {
                          : std::span<const Component>(kLayerHalves);
 }
 
+void SwapProbe::set_half(int layer, Component half, bool low) {
+  const auto at = static_cast<std::size_t>(layer);
+  bind_half(weights_.layers[at], spec_, half, low ? options_.low : options_.full,
+            memory_[at][static_cast<std::size_t>(half)][low ? 1 : 0].data());
+}
+
 void SwapProbe::set(int target, bool low) {
-  const auto layer = static_cast<std::size_t>(layer_of(target));
   for (const Component half : halves_of(target)) {
-    bind_half(weights_.layers[layer], spec_, half, low ? options_.low : options_.full,
-              memory_[layer][static_cast<std::size_t>(half)][low ? 1 : 0].data());
+    set_half(layer_of(target), half, low);
   }
 }
 
@@ -299,6 +331,61 @@ std::vector<Similarity> SwapProbe::one_more(Text text, const std::vector<bool>& 
     found.push_back(sum.mean());
   }
   return found;
+}
+
+std::vector<LayerLoss> SwapProbe::divergence(Text text) {
+  set_all(std::vector<bool>(static_cast<std::size_t>(targets())));
+  const Forward forward = this->forward();
+  const auto vocab = static_cast<std::size_t>(spec_.vocab);
+  const int halves = 2 * spec_.layers;
+  const auto run_half = [&](const ForwardBatch& batch, int at) {
+    forward.run_half(batch, at / 2, kLayerHalves[static_cast<std::size_t>(at % 2)]);
+  };
+  // The residual stream before each layer: before each half it would be twice as much memory.
+  std::vector<std::vector<float>> before(static_cast<std::size_t>(spec_.layers));
+  std::vector<double> nats(2 * before.size());
+  double tokens = 0;
+  const std::size_t most = std::max<std::size_t>(1, kDivergenceTokens / text.size());
+  for (const std::vector<TokenId>& sequence :
+       text.first(std::min(text.size(), kDivergenceTokens))) {
+    const ForwardBatch batch = batch_of(sequence);
+    const std::span<float> residual = forward.residual(batch.rows());
+    const std::vector<int> rows =
+        spread_rows(sequence.size(), std::min<std::size_t>(most, kLogitRows));
+    forward.embed(batch);
+    for (int at = 0; at < halves; ++at) {
+      if (at % 2 == 0) {
+        before[static_cast<std::size_t>(at / 2)].assign(residual.begin(), residual.end());
+      }
+      run_half(batch, at);
+    }
+    const auto full = forward.project_logits(rows);
+    const std::vector<float> reference(full.begin(), full.end());
+    for (int at = 0; at < halves; ++at) {
+      const Component half = kLayerHalves[static_cast<std::size_t>(at % 2)];
+      const auto u = static_cast<std::size_t>(at);
+      set_half(at / 2, half, true);
+      std::copy(before[u / 2].begin(), before[u / 2].end(), residual.begin());
+      for (int next = at - at % 2; next < halves; ++next) {
+        run_half(batch, next);
+      }
+      set_half(at / 2, half, false);
+      const auto logits = forward.project_logits(rows);
+      std::vector<double> of_rows(rows.size());
+      team_.run(std::ssize(rows), [&](std::int64_t row, int) {
+        const auto first = static_cast<std::size_t>(row) * vocab;
+        of_rows[static_cast<std::size_t>(row)] =
+            divergence_of(logits.subspan(first, vocab), std::span(reference).subspan(first, vocab));
+      });
+      nats[u] = std::accumulate(of_rows.begin(), of_rows.end(), nats[u]);
+    }
+    tokens += static_cast<double>(rows.size());
+  }
+  std::vector<LayerLoss> losses;
+  for (std::size_t at = 0; at < nats.size(); at += 2) {
+    losses.push_back({nats[at] / tokens, nats[at + 1] / tokens});
+  }
+  return losses;
 }
 
 TextNats SwapProbe::score(Text text, const std::vector<bool>& lowered) {

@@ -65,6 +65,12 @@ class SwapProbe {
   // pass up to their place in the model.
   std::vector<Similarity> one_more(Text text, const std::vector<bool>& lowered);
 
+  // Returns for each layer what its halves lose if one of them alone is lowered: the divergence of
+  // the model's predictions from those at full precision, in the mean over tokens of the text, at
+  // most 512. It does not matter what a target is. Halves share their passes like targets
+  // of one_more().
+  std::vector<LayerLoss> divergence(Text text);
+
   // Returns how well the model with these targets lowered predicts the text.
   TextNats score(Text text, const std::vector<bool>& lowered);
 
@@ -72,6 +78,7 @@ class SwapProbe {
   SwapProbe(cpu::Team& team, const Checkpoint& checkpoint, const SwapProbeOptions& options);
   Status load(const Checkpoint& checkpoint, const LoadComponent& load);
   void pack_gram();
+  void set_half(int layer, Component half, bool low);
   void set(int target, bool low);
   void set_all(const std::vector<bool>& lowered);
   std::span<const Component> halves_of(int target) const;

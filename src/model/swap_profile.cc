@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-constexpr std::int64_t kProfileFormat = 1;
+constexpr std::int64_t kProfileFormat = 2;
+constexpr std::int64_t kOrderFormat = 1;  // without kl_nats
 
 fs::path file_of(const fs::path& directory, const SwapProfileKey& key) {
   return directory / fmt::format("swap-order.{}{}{}.json", to_string(key.precision),
@@ -81,6 +82,35 @@ std::optional<SwapTarget> read_target(const json::value& value, SwapProfile& pro
   return target;
 }
 
+json::array losses_json(const std::vector<LayerLoss>& losses) {
+  json::array layers;
+  for (const LayerLoss& loss : losses) {
+    layers.push_back(json::array(loss.begin(), loss.end()));
+  }
+  return layers;
+}
+
+bool read_losses(const json::object& object, const ModelSpec& spec, SwapProfile& profile) {
+  const json::value* layers = object.if_contains("kl_nats");
+  if (layers == nullptr || !layers->is_array() || std::ssize(layers->get_array()) != spec.layers) {
+    return false;
+  }
+  for (const json::value& layer : layers->get_array()) {
+    LayerLoss& loss = profile.kl_nats.emplace_back();
+    if (!layer.is_array() || layer.get_array().size() != loss.size()) {
+      return false;
+    }
+    for (std::size_t half = 0; half < loss.size(); ++half) {
+      const json::value& nats = layer.get_array()[half];
+      if (!nats.is_number() || nats.to_number<double>() < 0) {
+        return false;
+      }
+      loss[half] = nats.to_number<double>();
+    }
+  }
+  return true;
+}
+
 bool read_order(const json::object& object, const ModelSpec& spec, SwapProfile& profile) {
   const json::value* order = object.if_contains("order");
   const std::vector<SwapTarget> targets = swap_targets(spec.layers, profile.halves);
@@ -106,8 +136,13 @@ Status save_swap_profile(const fs::path& directory, const SwapProfileKey& key,
             profile.transformation.size() == profile.order.size() &&
             profile.replacement.size() == profile.order.size(),
         "the key is the profile's and every target has its scores");
-  for (const std::vector<double>* scores :
-       {&profile.importance, &profile.transformation, &profile.replacement}) {
+  std::vector<double> losses;
+  for (const LayerLoss& loss : profile.kl_nats) {
+    losses.insert(losses.end(), loss.begin(), loss.end());
+  }
+  const std::vector<double>* const all[] = {&profile.importance, &profile.transformation,
+                                            &profile.replacement, &losses};
+  for (const std::vector<double>* scores : all) {
     if (!std::all_of(scores->begin(), scores->end(),
                      [](double score) { return std::isfinite(score); })) {
       return make_error(ErrorCode::kCorrupt,
@@ -127,6 +162,7 @@ Status save_swap_profile(const fs::path& directory, const SwapProfileKey& key,
       {"metric", profile.metric},
       {"weights", json::array(profile.weights.begin(), profile.weights.end())},
       {"tokens", profile.tokens},
+      {"kl_nats", losses_json(profile.kl_nats)},
       {"order", std::move(order)}};
   const std::string text = json::serialize(object) + "\n";
   return write_whole(file_of(directory, key), {std::as_bytes(std::span(text))});
@@ -148,7 +184,7 @@ Result<SwapProfile> load_swap_profile(const fs::path& directory, const SwapProfi
     return refused("cannot be read");
   }
   const json::value* format = object->if_contains("format");
-  if (format == nullptr || *format != kProfileFormat) {
+  if (format == nullptr || (*format != kProfileFormat && *format != kOrderFormat)) {
     return refused("is no swapping order that this version reads");
   }
   if (text_of(*object, "model") != key.model.hex()) {
@@ -157,7 +193,8 @@ Result<SwapProfile> load_swap_profile(const fs::path& directory, const SwapProfi
   SwapProfile profile{.precision = key.precision, .halves = key.halves};
   if (text_of(*object, "precision") != to_string(key.precision) ||
       text_of(*object, "targets") != (key.halves ? "halves" : "layers") ||
-      !read_order(*object, spec, profile)) {
+      !read_order(*object, spec, profile) ||
+      (*format == kProfileFormat && !read_losses(*object, spec, profile))) {
     return refused("is no order of this model's layers");
   }
   profile.metric = text_of(*object, "metric");

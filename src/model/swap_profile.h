@@ -14,8 +14,9 @@
 
 namespace protean {
 
-// A model's swapping order at one precision (MorphServe appendix A), stored in its variant folder.
-// The target whose change costs least comes first. Scores are by place in `order`.
+// A model's swapping order at one precision (MorphServe appendix A), and what halves of layers lose
+// at it, stored in its variant folder. The target whose change costs least comes first. Scores are
+// by place in `order`.
 struct SwapProfile {
   Precision precision = Precision::kW4;
   bool halves = false;
@@ -26,6 +27,9 @@ struct SwapProfile {
   std::vector<double> importance;  // LIS when it was chosen
   std::vector<double> transformation;
   std::vector<double> replacement;
+  // What each half of each layer loses if it alone is lowered (SwapProbe::divergence). Empty in
+  // profiles of earlier versions.
+  std::vector<LayerLoss> kl_nats;
 };
 
 // Names a profile. `source` is the origin of the lowered weights: the model itself, or a copy that

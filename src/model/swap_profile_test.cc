@@ -42,6 +42,9 @@ SwapProfile some_profile(bool halves) {
     profile.transformation.push_back(1.0);
     profile.replacement.push_back(0.1 * static_cast<double>(i));
   }
+  for (int layer = 0; layer < three_layers().layers; ++layer) {
+    profile.kl_nats.push_back({0.125 * (layer + 1), 0.5});
+  }
   return profile;
 }
 
@@ -72,7 +75,7 @@ class SwapProfileTest : public testing::Test {
 TEST_F(SwapProfileTest, AScoreThatIsNotFiniteIsNotSaved) {
   for (const double score : {std::nan(""), HUGE_VAL}) {
     SwapProfile profile = some_profile(false);
-    profile.replacement[1] = score;
+    (std::isnan(score) ? profile.replacement[1] : profile.kl_nats[1][0]) = score;
     const Status saved = save_swap_profile(directory_.path(), key_of(1, false), profile);
     ASSERT_FALSE(saved.ok());
     EXPECT_EQ(saved.error().code, ErrorCode::kCorrupt);
@@ -91,6 +94,7 @@ TEST_F(SwapProfileTest, WhatIsSavedIsLoaded) {
     EXPECT_EQ(loaded->transformation, saved.transformation);
     EXPECT_EQ(loaded->replacement, saved.replacement);
     EXPECT_EQ(loaded->weights, saved.weights);
+    EXPECT_EQ(loaded->kl_nats, saved.kl_nats);
     EXPECT_EQ(loaded->metric, "l2");
     EXPECT_EQ(loaded->tokens, 4096);
   }
@@ -121,6 +125,14 @@ TEST_F(SwapProfileTest, AnotherModelsIsRefused) {
   EXPECT_FALSE(load_swap_profile(directory_.path(), key_of(1, false), deeper).ok());
 }
 
+TEST_F(SwapProfileTest, AnOrderWithoutLossesIsKept) {
+  const auto order = order_with("\"format\":2", "\"format\":1");
+  ASSERT_TRUE(order.ok()) << order.error().message;
+  EXPECT_EQ(*order, some_profile(false).order);
+  const auto profile = load_swap_profile(directory_.path(), key_of(1, false), three_layers());
+  EXPECT_TRUE(profile->kl_nats.empty());
+}
+
 TEST_F(SwapProfileTest, WhatIsNoOrderOfTheLayersIsRefused) {
   EXPECT_TRUE(order_with("w4", "w4").ok());
   const std::pair<const char*, const char*> damages[] = {
@@ -132,7 +144,11 @@ TEST_F(SwapProfileTest, WhatIsNoOrderOfTheLayersIsRefused) {
       {"\"lis\":", "\"lies\":"},
       {"\"precision\":\"w4\"", "\"precision\":\"w3\""},
       {"\"targets\":\"layers\"", "\"targets\":\"halves\""},
-      {"\"format\":1", "\"format\":2"},
+      {"\"format\":2", "\"format\":3"},
+      {"\"kl_nats\":", "\"nats\":"},
+      {"\"kl_nats\":[", "\"kl_nats\":[[0,0],"},
+      {"\"kl_nats\":[[", "\"kl_nats\":[[1,"},
+      {"\"kl_nats\":[[", "\"kl_nats\":[[-"},
       {"\"order\":[",
        "\"order\":["
        "1,"},

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/groups.h"
+#include "contract/migrations.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/replicas_wanted.h"
@@ -77,6 +78,7 @@ struct OutputBatch {
   Observation observation;
   std::shared_ptr<const FormStatus> form;         // null unless it has changed
   std::shared_ptr<const GroupsStatus> groups;     // the whole fleet's; null unless it has changed
+  std::shared_ptr<const Migrations> migrations;   // the whole fleet's; null unless changed
   std::optional<ReplicasWanted> replicas_wanted;  // of the whole fleet; nothing unless changed
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -288,8 +289,54 @@ Form divide(Form form, const DeviceGroup& group) {
   return divide(std::move(form), group.division, devices);
 }
 
-Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptions& compute,
+std::vector<GroupOptions> divisions_to_try(const GroupOptions& options,
+                                           const ComputeOptions& compute, const Machine& machine) {
+  std::set<int> nodes;
+  for (const CpuPlace& place : machine.topology.cpus) {
+    nodes.insert(place.node);
+  }
+  const bool open = options.devices == "auto" && options.replicas + options.tensor == 0 &&
+                    options.pipeline == 0 && options.stages.empty() && compute.cpus.empty() &&
+                    compute.threads == 0;
+  const auto count = static_cast<int>(nodes.size());
+  if (!open || count < 2 || machine.cores < count) {
+    return {options};
+  }
+  std::vector<GroupOptions> divisions;
+  for (int devices = 1; devices <= count; ++devices) {  // of each replica
+    if (count % devices == 0) {
+      divisions.push_back(options);
+      divisions.back().devices = std::to_string(count);
+      divisions.back().replicas = count / devices;
+      divisions.back().on_nodes = true;
+    }
+  }
+  divisions.push_back(options);
+  divisions.back().devices = "1";
+  return divisions;
+}
+
+std::vector<std::int64_t> memory_of_devices(const DeviceGroup& group, const Machine& machine) {
+  const auto count = std::ssize(group.devices);
+  std::vector<std::int64_t> memory;
+  for (const GroupDevice& device : group.devices) {
+    const std::vector<int>& nodes = device.cpus.where.nodes;
+    const auto on_node = group.on_nodes && nodes.size() == 1
+                             ? free_bytes_of_node(machine, nodes.front())
+                             : std::nullopt;
+    const auto there =
+        std::count_if(group.devices.begin(), group.devices.end(),
+                      [&](const GroupDevice& other) { return other.cpus.where.nodes == nodes; });
+    const std::int64_t part = on_node ? *on_node / there : machine.free_memory_bytes / count;
+    memory.push_back(device.memory_bytes.value_or(part));
+  }
+  return memory;
+}
+
+Result<DeviceGroup> choose_group(const GroupOptions& asked, const ComputeOptions& compute,
                                  const ModelSpec& spec, const Machine& machine) {
+  GroupOptions options = asked;
+  options.replicas = std::max(1, asked.replicas);
   int count = 0;
   auto devices = named_devices(options, compute, machine, count);
   if (!devices.ok()) {
@@ -334,7 +381,8 @@ Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptio
   }
   DeviceGroup group{.devices = *std::move(devices),
                     .division = even_division(spec.layers, degrees.tensor, degrees.stages),
-                    .shards = shards};
+                    .shards = shards,
+                    .on_nodes = options.on_nodes};
   group.division.stage_layers = stages.empty() ? group.division.stage_layers : stages;
   if (group.devices.empty()) {
     const Status added =

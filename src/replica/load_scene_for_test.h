@@ -71,14 +71,17 @@ struct ReplicasTest : testing::Test {
     write_hf_checkpoint(directory.path(), spec, {});
   }
 
-  ReplicaOptions options_for(const GroupOptions& group) {
+  ReplicaOptions options_for(const GroupOptions& group, bool may_morph = false) {
     const Machine machine{.topology = {.cpus = {{.cpu = 0}, {.cpu = 1}, {.cpu = 2}, {.cpu = 3}}},
                           .cores = 4,
                           .free_memory_bytes = 256 * kMiB};
     ReplicaOptions options;
     options.model = {.model = directory.path(),
+                     .dtype = dtype,
                      .max_model_len = "2048",
+                     .kv_cache_dtype = kv_cache_dtype,
                      .kv_cache_memory = kv_cache_memory,
+                     .may_morph = may_morph,
                      .group = group,
                      .max_num_seqs = 16,
                      .max_num_batched_tokens = 256};
@@ -92,7 +95,7 @@ struct ReplicasTest : testing::Test {
 
   // The same for replicas that can become groups. Their KV leaves no page free.
   ReplicaOptions groupable(int replicas) {
-    ReplicaOptions options = options_for({.replicas = replicas, .most_tensor = 2});
+    ReplicaOptions options = options_for({.replicas = replicas, .most_tensor = most_tensor}, true);
     const Sizing& sizing = options.sizing;
     MorphConfig morph{.mode = MorphMode::kOff};
     morph.start = sizing.form;
@@ -104,7 +107,7 @@ struct ReplicasTest : testing::Test {
     options.morph = morph;
     options.variants =
         VariantStore::open({open_checkpoint(directory.path()).value(), directory.path()}, {},
-                           {.directory = variants.path(), .precisions = {}, .shards = 2})
+                           {.directory = variants.path(), .precisions = {}, .shards = most_tensor})
             .value();
     return options;
   }
@@ -128,7 +131,10 @@ struct ReplicasTest : testing::Test {
   }
 
   ModelSpec spec;
+  std::string dtype = "auto";
+  std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "4MiB";
+  int most_tensor = 2;  // of replicas that can become groups
   TemporaryDirectory directory;
   TemporaryDirectory variants;
   std::shared_ptr<TokenConstraint> constraint;  // of the third request

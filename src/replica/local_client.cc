@@ -1,5 +1,6 @@
 #include "replica/local_client.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -32,6 +33,7 @@ LocalClient::~LocalClient() = default;
 
 Result<std::unique_ptr<LocalClient>> LocalClient::open(const ModelOptions& asked) {
   ModelOptions options = asked;
+  options.group.replicas = std::max(1, asked.group.replicas);  // one has all CPUs
   if (Status located = locate_model(options); !located.ok()) {
     return located.error();
   }

@@ -18,6 +18,7 @@ struct ModelOptions {
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "auto";
   std::string device_memory = "auto";  // bound for weights, KV and activations together
+  bool may_morph = false;              // the form may change, and replicas may become groups
   std::vector<Precision> ladder;       // precisions that layers may be lowered to; may be empty
   std::string chat_template;
   std::string special_tokens_in_content = "escape";  // or "allow"

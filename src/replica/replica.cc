@@ -33,21 +33,34 @@ int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }
 
-// Returns what tokens and positions cost in multiply-adds of a layer: what makes the steps of a
-// pipeline take about equal times.
-StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec) {
+// Returns the time that a token more takes in a long step.
+double token_us(const StepCost& cost, const StepPrecision& precision) {
+  constexpr double kTokens = 512;
+  return (predict_us(cost, {.tokens = 2 * kTokens}, precision) -
+          predict_us(cost, {.tokens = kTokens}, precision)) /
+         kTokens;
+}
+
+// Returns what makes the steps of a pipeline take about equal times: what the cost model says of
+// the slowest stage, without what every step takes alike.
+StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec, const Form& form) {
   const std::string& by = options.model.microbatches;
   if (by == "tokens") {
     return {};
   }
-  const AttentionSpec& attention = spec.attention;
-  const double q = static_cast<double>(attention.heads) * attention.head_dim;
-  const double kv = static_cast<double>(attention.kv_heads) * attention.head_dim;
-  const StepCost& cost = options.cost.on(stages_of(options.sizing.form).front().devices.size());
-  return {.per_token = spec.hidden * (2 * q + 2 * kv + 3.0 * spec.ffn),
-          .per_position = 2 * q,
-          .least_tokens =
-              by == "lookahead" ? efficient_tokens(cost, options.sizing.step_precision) : 0};
+  const StepPrecision& precision = options.sizing.step_precision;
+  StepCost cost = cost_of(options.cost, spec, form);
+  cost = token_us(cost, precision) > 0 ? cost : nominal_step_cost(spec);
+  // Caches hold a part of the most KV that a step reads.
+  const double most = static_cast<double>(form.kv.blocks * form.kv.block_tokens) /
+                      static_cast<double>(stages_of(form).size());
+  const double far = std::max(0.0, 1 - cost.near_kv_tokens / std::max(1.0, most));
+  const StepCost& whole = options.cost.on(stages_of(form).front().devices.size());
+  return {.per_token = token_us(cost, precision),
+          .per_position = cost.context_token_us,
+          .per_sequence = cost.sequence_us + cost.logits_at(precision.embeddings).row_us,
+          .per_kv_token = cost.kv_token_us + far * cost.far_kv_token_us,
+          .least_tokens = by == "lookahead" ? efficient_tokens(whole, precision) : 0};
 }
 
 }  // namespace
@@ -62,9 +75,7 @@ ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
 }
 
 bool may_join(const ReplicaOptions& options) {
-  // Parallel halves add up within one device, which the halves' copies need not share.
-  return options.morph && options.model.group.replicas > 1 &&
-         !options.morph->bounds.spec.parallel_halves;
+  return options.morph && options.sizing.joins;
 }
 
 EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec) {
@@ -78,10 +89,11 @@ EngineConfig engine_config(const ReplicaOptions& options, const ModelSpec& spec)
                         .max_model_len = sizing.max_model_len,
                         .prefix_caching = model.prefix_caching,
                         .steps_in_flight = steps_in_flight(sizing.form),
-                        .balance = balance_of(options, spec)},
+                        .balance = balance_of(options, spec, sizing.form)},
           .max_in_flight = steps_in_flight(sizing.form),
           .morph = options.morph,
           .step_cost = cost_of(options.cost, spec, sizing.form),
+          .path_cost = path_cost_of(options.cost, spec, sizing.form),
           .step_precision = options.sizing.step_precision};
 }
 
@@ -95,6 +107,7 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   scheduler.max_num_seqs =
       std::min(scheduler.max_num_seqs * replicas, scheduler.max_num_batched_tokens);
   scheduler.steps_in_flight = config.max_in_flight = steps_in_flight(form);
+  scheduler.balance = balance_of(options, spec, form);
   FormBounds& bounds = config.morph->bounds;
   config.morph->start = form;
   bounds.full = form;
@@ -103,6 +116,7 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   bounds.full.kv.blocks = std::max(form.kv.blocks, kv_blocks_beside(bounds, bounds.full));
   scheduler.largest_kv_blocks = form_path(bounds).back().kv.blocks;
   config.step_cost = cost_of(options.cost, spec, form);
+  config.path_cost = path_cost_of(options.cost, spec, form);
   return config;
 }
 
@@ -148,8 +162,7 @@ std::vector<WorkerDevice> devices_on(std::span<const CpuShare> shares) {
   return devices;
 }
 
-// Makes what replicas share that may be joined; null if they may not. Prompts in joint steps are
-// limited to what one replica's steps may take, while each replica has its decodes.
+// Makes what replicas share that may be joined; null if they may not.
 Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
                                               const ModelSpec& spec) {
   if (!may_join(options)) {
@@ -157,12 +170,13 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
   }
   const ModelOptions& model = options.model;
   const auto devices = static_cast<int>(options.sizing.devices.size());
-  Result<std::unique_ptr<Fabric>> fabric = Fabric::create(
-      {.devices = devices,
-       .rows = model.max_num_batched_tokens + model.group.replicas * model.max_num_seqs,
-       .hidden = spec.hidden,
-       .steps_in_flight = devices,
-       .spins = cpus_suffice(devices_on(options.sizing.cpus))});
+  Result<std::unique_ptr<Fabric>> fabric =
+      Fabric::create({.devices = devices,
+                      .rows = joint_rows(model.max_num_batched_tokens, options.sizing.replicas(),
+                                         model.max_num_seqs),
+                      .hidden = spec.hidden,
+                      .steps_in_flight = joint_steps(options.sizing),
+                      .spins = cpus_suffice(devices_on(options.sizing.cpus))});
   return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
 }
 
@@ -323,7 +337,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
   const auto gate = std::make_shared<EventGate>(inbox);
   BackgroundTask packing = pack_in_background(options, gate);
   auto workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
-  for (std::int32_t replica = 0; replica < options.model.group.replicas; ++replica) {
+  for (std::int32_t replica = 0; replica < options.sizing.replicas(); ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, weights, gate);
     if (!worker.ok()) {
       return worker.error();

@@ -122,6 +122,43 @@ TEST_F(ReplicasTest, AModelIsUnloadedThoughADeviceHangs) {
   ASSERT_TRUE(hangs->entered.try_acquire_for(std::chrono::minutes(1)));
 }
 
+// What makes microbatches take equal times is the cost model's.
+TEST_F(ReplicasTest, MicrobatchesAreDividedByThePredictedTime) {
+  ReplicaOptions options = options_for({.pipeline = 2});
+  StepCost cost = nominal_step_cost(spec);
+  cost.context_token_us = 0.01;
+  cost.sequence_us = 30;
+  cost.kv_token_us = 2;
+  options.cost = group_cost(cost, spec, kPrecisions, kAssumedSums);
+  const EngineConfig config = engine_config(options, spec);
+  const StepBalance& balance = config.scheduler.balance;
+  const auto us = [&](double decodes, double context) {
+    return predict_us(config.step_cost,
+                      {.tokens = decodes,
+                       .sequences = decodes,
+                       .logit_rows = decodes,
+                       .context_tokens = decodes * context,
+                       .kv_tokens = decodes * context},
+                      config.step_precision);
+  };
+  for (const int context : {16, 100, 1500}) {
+    EXPECT_NEAR(balance.of(context - 1, 1), us(401, context) - us(400, context), 0.01) << context;
+  }
+  const KvForm& kv = options.sizing.form.kv;
+  cost.far_kv_token_us = 4;
+  cost.near_kv_tokens = static_cast<double>(kv.blocks * kv.block_tokens) / 8;  // of half, a quarter
+  options.cost = group_cost(cost, spec, kPrecisions, kAssumedSums);
+  EXPECT_NEAR(engine_config(options, spec).scheduler.balance.per_kv_token,
+              balance.per_kv_token + 0.75 * 4 / 2, 0.01);
+  ModelSpec ungated = spec;
+  ungated.mlp.gated = false;
+  options.cost = {};  // not known: a nominal cost's proportions
+  EXPECT_LT(engine_config(options, ungated).scheduler.balance.per_token,
+            engine_config(options, spec).scheduler.balance.per_token);
+  options.model.microbatches = "tokens";
+  EXPECT_EQ(engine_config(options, spec).scheduler.balance.of(1000, 7), 7);
+}
+
 // With two stages, several steps are in flight.
 TEST_F(ReplicasTest, RequestsMoveBetweenGroupsOfDevices) {
   for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}}) {

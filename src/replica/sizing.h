@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,16 +28,34 @@ struct Sizing {
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;
   std::int64_t device_bytes = 0;  // memory that each device takes: pages and activations
+  bool joins = false;             // replicas may become groups: each device has buffers for that
   std::vector<std::string> warnings;
+
+  int replicas() const { return static_cast<int>(devices.size() / form.group.size()); }
 };
+
+// Returns the most steps that joined replicas have in flight: one for each stage.
+inline int joint_steps(const Sizing& sizing) {
+  return sizing.replicas() * static_cast<int>(stages_of(sizing.form).size());
+}
+
+// Returns the most rows of a step of joined replicas: prompts are limited to the tokens that one
+// replica's steps may take, while each replica has its decodes.
+inline int joint_rows(int step_tokens, int replicas, int max_num_seqs) {
+  return step_tokens + replicas * max_num_seqs;
+}
 
 // Returns the precision that --dtype names; for "auto" the highest in which the checkpoint stores a
 // half of a layer.
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored);
 
-// Chooses the form and its memory from the options and what this machine has free.
+// Chooses the form and its memory from the options and what this machine has free. Where the
+// options name neither devices nor their memory, takes the first of divisions_to_try() that holds
+// sequences of the model's full length; if none does, the first of those that hold the longest.
+// `check` may refuse what a division allows, or shorten its sequences.
 Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
-                             const Machine& machine);
+                             const Machine& machine,
+                             const std::function<Status(Sizing&)>& check = {});
 
 // Returns the KV blocks of the widest group that the replicas can form by shards, or `blocks`,
 // which one replica may have, if that is more.

@@ -8,28 +8,11 @@
 #include "cost/memory.h"
 #include "model/weights.h"
 #include "replica/model_options.h"
+#include "replica/sizing_scene_for_test.h"
 #include "tests/checkpoints/checkpoints.h"
 
 namespace protean {
 namespace {
-
-// 1 KiB of KV a token in bf16: 4 layers x 2 x 2 heads x 32 x 2 bytes.
-ModelSpec spec_of_1k_context() {
-  ModelSpec spec;
-  spec.architecture = "llama";
-  spec.layers = 4;
-  spec.hidden = 128;
-  spec.ffn = 256;
-  spec.vocab = 512;
-  spec.max_context = 1024;
-  spec.attention = {.heads = 4, .kv_heads = 2, .head_dim = 32};
-  return spec;
-}
-
-const Machine kMachine = {
-    .topology = {.cpus = {{.cpu = 0}, {.cpu = 1, .core = 1}, {.cpu = 2, .core = 2}}},
-    .cores = 3,
-    .free_memory_bytes = kGiB};
 
 TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   const auto sizing = choose_sizing({.max_num_seqs = 10}, spec_of_1k_context(), kMachine);
@@ -55,78 +38,6 @@ TEST(Sizing, AFewSequencesFitAtFullLengthInEveryDtype) {
       EXPECT_TRUE(sizing->warnings.empty());
     }
   }
-}
-
-TEST(Sizing, ReplicasShareCpusAndMemory) {
-  const ModelSpec spec = spec_of_1k_context();
-  const auto one = choose_sizing({}, spec, kMachine);
-  const auto three = choose_sizing({.group = {.replicas = 3}}, spec, kMachine);
-  ASSERT_TRUE(one.ok() && three.ok());
-  ASSERT_EQ(three->cpus.size(), 3U);
-  for (int replica = 0; replica < 3; ++replica) {
-    const CpuShare& share = three->cpus[static_cast<std::size_t>(replica)];
-    EXPECT_EQ(share.where.cpus, std::vector{replica});
-    EXPECT_EQ(share.threads, 1);
-  }
-  EXPECT_EQ(three->form.group.size(), 1U);
-  EXPECT_EQ(three->weight_bytes, one->weight_bytes);
-  EXPECT_LT(3 * (three->weight_bytes + three->kv_bytes), kGiB);
-  EXPECT_TRUE(three->warnings.empty());
-}
-
-TEST(Sizing, EachReplicaIsAGroupOfDevices) {
-  const Machine machine = {.topology = {.cpus = {{.cpu = 0},
-                                                 {.cpu = 1, .core = 1},
-                                                 {.cpu = 2, .core = 2},
-                                                 {.cpu = 3, .core = 3}}},
-                           .cores = 4,
-                           .free_memory_bytes = kGiB};
-  const ModelSpec spec = spec_of_1k_context();
-  for (const GroupOptions& group :
-       {GroupOptions{.devices = "4", .replicas = 2}, GroupOptions{.replicas = 2, .tensor = 2},
-        GroupOptions{.replicas = 2, .pipeline = 2}}) {
-    const auto sizing = choose_sizing({.group = group}, spec, machine);
-    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
-    EXPECT_EQ(sizing->form.group.size(), 2U);
-    ASSERT_EQ(sizing->cpus.size(), 4U);
-    EXPECT_EQ(sizing->cpus[3].where.cpus, std::vector{3});
-    EXPECT_EQ(sizing->devices[2].memory_bytes, kGiB / 4);
-  }
-  const auto odd = choose_sizing({.group = {.devices = "3", .replicas = 2}}, spec, machine);
-  ASSERT_FALSE(odd.ok());
-  EXPECT_EQ(odd.error().message,
-            "--devices 3: 3 devices do not divide among --data-parallel-size 2: use a multiple of "
-            "it, such as 4");
-}
-
-TEST(Sizing, MoreReplicasThanCpusIsAWarning) {
-  const auto four = choose_sizing({.group = {.replicas = 4}}, spec_of_1k_context(), kMachine);
-  ASSERT_TRUE(four.ok()) << four.error().message;
-  ASSERT_EQ(four->cpus.size(), 4U);
-  EXPECT_EQ(four->cpus[3].threads, 1);
-  EXPECT_EQ(four->cpus[3].where.cpus, (std::vector{0, 1, 2}));
-  ASSERT_EQ(four->warnings.size(), 1U);
-  EXPECT_EQ(four->warnings[0],
-            "4 replicas share 3 CPUs and wait for each other: --data-parallel-size 3 would not");
-}
-
-TEST(Sizing, ReplicasWithoutRoomAreRefusedWithTheNumberThatFits) {
-  const ModelSpec spec = spec_of_1k_context();
-  ModelOptions options{.max_model_len = "1024", .group = {.replicas = 400}};
-  const auto refused = choose_sizing(options, spec, kMachine);
-  ASSERT_FALSE(refused.ok());
-  const std::string& message = refused.error().message;
-  const std::string flag = ", --data-parallel-size ";
-  const std::size_t at = message.find(flag);
-  ASSERT_NE(at, std::string::npos) << message;
-  options.group.replicas = std::stoi(message.substr(at + flag.size()));
-  EXPECT_GT(options.group.replicas, 1);
-  EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << message;
-  const auto too_much =
-      choose_sizing({.device_memory = "600MiB", .group = {.replicas = 2}}, spec, kMachine);
-  ASSERT_FALSE(too_much.ok());
-  EXPECT_EQ(too_much.error().message,
-            "--device-memory 600MiB: only 512.0 MiB are free for each of 2 devices: ask for less");
 }
 
 TEST(Sizing, KvHasADtypeOfItsOwn) {
@@ -194,13 +105,6 @@ TEST(Sizing, DeviceMemoryBoundsWeightsKvAndActivationsTogether) {
                 .error()
                 .message.find("--device-memory 2GiB: only 1.00 GiB are free"),
             std::string::npos);
-}
-
-// Returns the word after `flag` in a message; empty if the message does not name the flag.
-std::string named_value(const std::string& message, const std::string& flag) {
-  const std::size_t at = message.find(" " + flag + " ", message.find(" that "));
-  const std::size_t value = at + flag.size() + 2;
-  return at == message.npos ? "" : message.substr(value, message.find(',', value) - value);
 }
 
 TEST(Sizing, EachRemedyForTooLittleDeviceMemoryWorks) {

@@ -65,7 +65,8 @@ struct Pooled {
 struct Backlog {
   std::int64_t tokens = 0;  // prompt tokens, less the share that the prefix cache recently had
   int prompts = 0;          // prompts with such tokens
-  int decoding = 0;         // sequences past their prompts
+  double prompt_context_tokens = 0;  // positions that these tokens attend to, summed over tokens
+  int decoding = 0;                  // sequences past their prompts
   int running = 0;
   // Waiting sequences, the new one included, without room in a step or in KV now.
   int without_place = 0;

@@ -13,6 +13,12 @@ namespace {
 // Waiting sequences that a step may pass over because they wait for a prefix.
 constexpr int kPassedOver = 64;
 
+// Returns the positions that the last `count` of `tokens` attend to.
+double context_of(std::int64_t tokens, std::int64_t count) {
+  const auto computed = static_cast<double>(count);
+  return computed * (static_cast<double>(tokens - count) + (computed + 1) / 2);
+}
+
 }  // namespace
 
 Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t tokens) const {
@@ -23,6 +29,7 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
     backlog.decoding += left <= 1 ? 1 : 0;
     backlog.prompts += left <= 1 ? 0 : 1;
     backlog.tokens += left <= 1 ? 0 : left;
+    backlog.prompt_context_tokens += left <= 1 ? 0 : context_of(std::ssize(sequence->tokens), left);
     backlog.context_tokens += left <= 1 ? sequence->computed : 0;
     const std::int64_t drawn = std::ssize(sequence->tokens) - sequence->prompt_tokens;
     backlog.drawn_tokens += left <= 1 ? drawn : 0;
@@ -42,6 +49,7 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
     const auto expected = std::llround(missing * sequence->pending());
     prompts += expected;
     ++backlog.prompts;
+    backlog.prompt_context_tokens += context_of(std::ssize(sequence->tokens), expected);
     take_place(expected);
   }
   take_place(tokens);

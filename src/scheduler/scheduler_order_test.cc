@@ -218,6 +218,7 @@ TEST(SchedulerOrder, BacklogCountsTheWorkThatComesBefore) {
   ASSERT_TRUE(scheduler.add(request(3, counting(8, 200), 4), 30).ok());
   backlog = scheduler.backlog_before(0, 15, 8);
   EXPECT_EQ(backlog.tokens, 12);
+  EXPECT_EQ(backlog.prompt_context_tokens, 12 * 8 + 12 * 13 / 2) << "8 tokens are computed";
   EXPECT_EQ(backlog.prompts, 1);
   EXPECT_EQ(backlog.running, 1);
   EXPECT_EQ(backlog.decoding, 0);
@@ -227,6 +228,7 @@ TEST(SchedulerOrder, BacklogCountsTheWorkThatComesBefore) {
   EXPECT_EQ(backlog.without_place, 1);
   backlog = scheduler.backlog_before(1, 15, 8);  // all other requests come first
   EXPECT_EQ(backlog.tokens, 28);
+  EXPECT_EQ(backlog.prompt_context_tokens, 12 * 8 + 12 * 13 / 2 + 2 * (8 * 9 / 2));
   EXPECT_EQ(backlog.prompts, 3);
   EXPECT_EQ(backlog.without_place, 2);
   EXPECT_EQ(scheduler.backlog_before(0, 15, 30).without_place,

@@ -6,20 +6,27 @@
 
 namespace protean {
 
-// What makes steps of a pipeline take equal times: how long a token takes, and how much longer for
-// each position that it attends to, in any unit (KunServe's equations 1 and 2). With `per_position`
-// 0, steps get equal numbers of tokens.
+// What makes steps of a pipeline take equal times, in any unit: how long a token takes, and how
+// much longer for each position that it attends to (KunServe's equations 1 and 2); how long each
+// sequence takes, and each token of its KV, which a step reads once. With the first alone, steps
+// get equal numbers of tokens.
 struct StepBalance {
   double per_token = 1;
   double per_position = 0;
+  double per_sequence = 0;
+  double per_kv_token = 0;
   // Tokens below which steps are not divided further (MIN in KunServe's figure 11); 0: there are no
   // more steps than stages.
   int least_tokens = 0;
 
   // The cost of `tokens` tokens after `context` earlier ones.
   double of(int context, int tokens) const {
+    if (tokens == 0) {
+      return 0;
+    }
     const double positions = static_cast<double>(tokens) * (context + 0.5 * (tokens + 1));
-    return per_token * tokens + per_position * positions;
+    return per_sequence + per_kv_token * (context + tokens) + per_token * tokens +
+           per_position * positions;
   }
 };
 

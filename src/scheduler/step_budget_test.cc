@@ -27,6 +27,14 @@ TEST(StepBudget, CutsAPromptWhereItsCostReachesTheShare) {
   EXPECT_EQ(by_time.tokens_of(100000, 300, 16), 16) << "the least";
 }
 
+TEST(StepBudget, ASequenceCostsWhatItsKvTakesToRead) {
+  const StepBudget budget(
+      {.per_token = 1, .per_position = 0.001, .per_sequence = 10, .per_kv_token = 0.01});
+  EXPECT_DOUBLE_EQ(budget.cost(999, 1), 10 + 10 + 1 + 1);
+  EXPECT_DOUBLE_EQ(budget.cost(0, 100), 10 + 1 + 100 + 5.05);
+  EXPECT_EQ(budget.cost(999, 0), 0) << "nothing of it is computed";
+}
+
 TEST(StepBudget, HasRoomUntilItsShareIsTaken) {
   StepBudget budget({.per_token = 1});
   budget.begin_step(100);

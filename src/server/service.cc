@@ -29,12 +29,27 @@ namespace {
 
 namespace json = boost::json;
 
-// Logs the replicas that went out of service since `before`, which may be null.
+// Logs the replicas that went out of service and the changes of groups that did not come about
+// since `before`, which may be null.
 void log_failures(const GroupsStatus* before, const GroupsStatus& now) {
   for (std::size_t i = before == nullptr ? 0 : before->failed.size(); i < now.failed.size(); ++i) {
     const ReplicaFailure& failure = now.failed[i];
     log::error("replica {} is out of service: it {}; its requests go on in other replicas",
                failure.replica.value, failure.why);
+  }
+  const std::int64_t known = before == nullptr ? 0 : before->failures_total;
+  std::int64_t fresh = now.failures_total - (now.failures_total < known ? 0 : known);
+  std::vector<std::string> lines;
+  for (auto record = now.history.rbegin(); record != now.history.rend() && fresh > 0; ++record) {
+    if (!record->failure.empty()) {
+      lines.push_back(fmt::format("replicas {} are {} after a change that did not succeed: {}",
+                                  names_of(record->replicas),
+                                  record->together ? "one group" : "apart", record->failure));
+      --fresh;
+    }
+  }
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    log::warning("{}", *line);
   }
 }
 
@@ -179,6 +194,9 @@ void Service::deliver(const OutputBatch& batch) {
     fleet_.groups(batch.groups);
     metrics_.groups(*batch.groups);
     feed_.serving(fleet_.serving());
+  }
+  if (batch.migrations != nullptr) {
+    fleet_.migrations(*batch.migrations);
   }
   if (batch.replicas_wanted) {
     fleet_.replicas_wanted(*batch.replicas_wanted);

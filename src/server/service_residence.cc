@@ -47,6 +47,7 @@ void Service::fell_asleep() {
     fleet_.replicas_wanted(now);
     metrics_.replicas_wanted(now);
   }
+  fleet_.migrations({});
   engines_.fell_asleep();
 }
 

@@ -333,5 +333,57 @@ TEST_F(ServiceTest, MetricsCountWhatHappened) {
   EXPECT_EQ(text.find(R"(num_gpu_blocks="8")"), std::string::npos);
 }
 
+RegroupRecord change_of_groups(bool together, TimeNs took_ns, std::string failure = "") {
+  return {.replicas = {ReplicaId{0}, ReplicaId{1}},
+          .together = together,
+          .reason = "asked for",
+          .asked_ns = 1,
+          .begun_ns = 1,
+          .done_ns = 1 + took_ns,
+          .kv_bytes = 100,
+          .weight_bytes = 1000,
+          .failure = std::move(failure)};
+}
+
+// Several changes of groups may end between two statuses.
+TEST_F(ServiceTest, EachChangeOfGroupsIsMeasuredAndEachFailureLogged) {
+  const auto deliver_groups = [&](const GroupsStatus& status) {
+    service.deliver({.at_ns = now_ns,
+                     .observation = observation,
+                     .groups = std::make_shared<const GroupsStatus>(status)});
+  };
+  GroupsStatus status{.history = {change_of_groups(true, kNsPerS)},
+                      .together_total = 1,
+                      .kv_bytes_total = 100,
+                      .weight_bytes_total = 1000};
+  deliver_groups(status);
+  status.history.push_back(change_of_groups(false, 2 * kNsPerS));
+  status.history.push_back(change_of_groups(true, 4 * kNsPerS));
+  status.history.push_back(change_of_groups(true, 8 * kNsPerS));
+  status.history.push_back(change_of_groups(false, kNsPerS, "turned back: an operator's wish"));
+  status.together_total = 3;
+  status.apart_total = status.failures_total = 1;
+  status.kv_bytes_total = 500;
+  status.weight_bytes_total = 5000;
+  testing::internal::CaptureStderr();
+  deliver_groups(status);
+  deliver_groups(status);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string line =
+      "replicas 0, 1 are apart after a change that did not succeed: turned back: an operator's "
+      "wish";
+  EXPECT_NE(log.find(line), std::string::npos) << log;
+  EXPECT_EQ(log.find(line), log.rfind(line)) << "each is logged once";
+  const std::string text = get("/metrics").body;
+  for (const char* const metric :
+       {R"(protean:regrouping_seconds_count{model_name="tiny",to="group"} 3)",
+        R"(protean:regrouping_seconds_sum{model_name="tiny",to="group"} 13)",
+        R"(protean:regrouping_seconds_sum{model_name="tiny",to="replicas"} 2)",
+        R"(protean:regrouping_bytes_total{model_name="tiny",of="kv"} 500)",
+        R"(protean:regrouping_bytes_total{model_name="tiny",of="weights"} 5000)"}) {
+    EXPECT_NE(text.find(metric), std::string::npos) << metric;
+  }
+}
+
 }  // namespace
 }  // namespace protean

@@ -19,8 +19,13 @@ enum class Speed {
   kAmx,      // 1.5 times
 };
 
-inline StepCost step_cost_of(const ModelSpec& spec, Speed speed, double token_us) {
-  StepCost cost{.fixed_us = 1000};
+// A multiply-add of attention takes `attention` times as long as one of weights at bf16.
+inline StepCost step_cost_of(const ModelSpec& spec, Speed speed, double token_us,
+                             double attention) {
+  const double weights =
+      spec.layers * static_cast<double>(layer_bytes(spec, Precision::kF32)) / sizeof(float);
+  const double products = 2.0 * spec.layers * spec.attention.heads * spec.attention.head_dim;
+  StepCost cost{.fixed_us = 1000, .context_token_us = attention * token_us * products / weights};
   for (const Precision precision : kPrecisions) {
     const double faster = !precision.integer_activations() || speed == Speed::kReading ? 1
                           : speed == Speed::kVnni                                      ? 2.5
@@ -37,6 +42,7 @@ struct Scene {
   Speed speed = Speed::kReading;
   double kv_share = 0.4;  // of the device's layers and KV at full precision
   double token_us = 50;
+  double attention = 1;
   int step_tokens = 512;
   int most_sequences = 64;
   MorphMode mode = MorphMode::kBalanced;
@@ -59,7 +65,7 @@ inline SimulationConfig config_of(const Scene& scene) {
                                    .max_num_batched_tokens = scene.step_tokens,
                                    .max_model_len = static_cast<int>(16 * largest)},
                      .morph = morph},
-          .step_cost = step_cost_of(bounds.spec, scene.speed, scene.token_us),
+          .step_cost = step_cost_of(bounds.spec, scene.speed, scene.token_us, scene.attention),
           .seed = 1,
           .morph_cost = {.copy_bytes_per_us = 500}};
 }

@@ -98,6 +98,41 @@ TEST(GroupsSimulation, ALongRequestFormsAGroupThatPartsAfterIt) {
   EXPECT_EQ(simulate(off, trace).refused, 1) << "no replica alone can hold it";
 }
 
+// With `--scale layers`, as many replicas as the request needs divide layers at once, and part
+// again. A request that comes while others hold the replicas waits.
+TEST(GroupsSimulation, ALongRequestFormsAGroupByLayers) {
+  const SimulationConfig config = grouped_config({.scale = ScalePolicy::kLayers});
+  std::vector<TraceRequest> trace = poisson(200, 8, 30, 10);
+  for (const std::size_t i : {50, 52, 54, 120}) {
+    trace[i].input_tokens = 250;
+    trace[i].output_tokens = 30;
+  }
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_GE(report.groups->together_total, 2);
+  EXPECT_EQ(report.groups->together_total, report.groups->apart_total);
+  EXPECT_EQ(replicas_alone(report), 4U);
+  for (const RegroupRecord& change : report.changes) {
+    EXPECT_EQ(change.by, GroupBy::kLayers);
+  }
+}
+
+// A long request that two groups could hold goes to the wider one, however busy that is.
+TEST(GroupsSimulation, LongRequestsGoToTheWidestGroup) {
+  SimulationConfig config = grouped_config({.replicas = 8, .scale = ScalePolicy::kPaper});
+  config.wishes = {
+      {0, GroupWish{.groups = {{ReplicaId{4}, ReplicaId{5}},
+                               {ReplicaId{0}, ReplicaId{1}, ReplicaId{2}, ReplicaId{3}}}}}};
+  const std::vector<TraceRequest> trace = {
+      {kNsPerS, 40, 40}, {kNsPerS + kNsPerMs, 200, 10}, {kNsPerS + 2 * kNsPerMs, 200, 10}};
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_EQ(report.groups->together_total, 4) << "nobody waits for another group";
+  for (const FinishedRequest& request : report.finished) {
+    EXPECT_EQ(request.replica, ReplicaId{0});
+  }
+}
+
 // Under a burst that needs more KV than the replicas have, layers are dropped, and fetched back
 // after it. Requests start sooner than without.
 TEST(GroupsSimulation, LayersAreDroppedUnderABurstAndRestored) {
@@ -218,15 +253,17 @@ TEST(GroupsSimulation, SwappedKvIsNotComputedAgain) {
 // Both policies over a thousand requests, some of which are long: nothing is lost and nothing
 // repeated, and pages are conserved, which the simulated devices check at each step.
 TEST(GroupsSimulation, AThousandRequestsEndThroughManyChanges) {
-  const SimulationConfig config =
-      grouped_config({.scale = ScalePolicy::kPaper, .drop = DropPolicy::kPaper});
-  std::vector<TraceRequest> trace = poisson(1000, 8, 30, 12);
-  for (std::size_t i = 0; i < trace.size(); i += 50) {
-    trace[i].input_tokens = 200 + 3 * static_cast<int>(i % 150);
+  for (const ScalePolicy scale : {ScalePolicy::kPaper, ScalePolicy::kLayers}) {
+    const SimulationConfig config = grouped_config({.scale = scale, .drop = DropPolicy::kPaper});
+    std::vector<TraceRequest> trace = poisson(1000, 8, 30, 12);
+    for (std::size_t i = 0; i < trace.size(); i += 50) {
+      const bool shards = scale == ScalePolicy::kPaper;
+      trace[i].input_tokens = 200 + (shards ? 3 * static_cast<int>(i % 150) : 0);
+    }
+    const SimulationReport report = simulate(config, trace);
+    expect_nothing_lost(config, trace, report);
+    EXPECT_GT(report.groups->together_total, 3);
   }
-  const SimulationReport report = simulate(config, trace);
-  expect_nothing_lost(config, trace, report);
-  EXPECT_GT(report.groups->together_total, 3);
 }
 
 // A step of joint devices takes what its slowest stretch takes, and a group of two by shards less

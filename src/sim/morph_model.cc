@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/overloaded.h"
 #include "control/plan_morph.h"
+#include "cost/group_cost.h"
 #include "cost/hold_pages.h"
 #include "cost/memory.h"
 
@@ -57,15 +58,8 @@ double MorphModel::copy_us(const MorphStep& step, const Pages& pages) const {
   };
   const auto attach_us = [&](const ResizeKv&) { return cost_.page_us * static_cast<double>(most); };
   const auto fetch_us = [&](const HoldShards& hold) {
-    int fetched = 0;
-    for (std::size_t device = 0; device < hold.runs.size(); ++device) {
-      fetched = std::max(fetched, new_shards(hold.runs[device],
-                                             form_.group[device].of(hold.layer, hold.component)));
-    }
-    const double bytes =
-        static_cast<double>(component_bytes(spec_, hold.component,
-                                            precision_of(form_, hold.layer, hold.component))) /
-        form_.shards * fetched;
+    const std::vector<std::int64_t> each = weight_bytes_fetched(spec_, form_, hold);
+    const auto bytes = static_cast<double>(*std::max_element(each.begin(), each.end()));
     return bytes / cost_.fetch_bytes_per_us + cost_.page_us * static_cast<double>(most);
   };
   return std::visit(Overloaded{swap_us, attach_us, fetch_us}, step);

@@ -64,6 +64,18 @@ TEST(ElasticSimulation, ABurstIsServedSoonerAndOnlyTheBurstAtLowerPrecision) {
   EXPECT_EQ(report.forms.back().status->form, config.engine.morph->start);
 }
 
+TEST(ElasticSimulation, TheQueueAloneLowersLater) {
+  const SimulationConfig ahead = config_of({});
+  SimulationConfig queued = ahead;
+  queued.engine.morph->policy.rule = MorphRule::kQueued;
+  const std::vector<TraceRequest> trace = square_wave(60, 24, 1);
+  const Outcome found = outcome(simulate(ahead, trace));
+  const Outcome of_queue = outcome(simulate(queued, trace));
+  EXPECT_GE(found.lowered_ns, 0);
+  EXPECT_GT(of_queue.lowered_ns, found.lowered_ns);
+  EXPECT_GT(of_queue.late, found.late);
+}
+
 TEST(ElasticSimulation, TheSameSeedHasTheSameBytes) {
   SimulationConfig config = config_of({.mode = MorphMode::kPerformance});
   config.morph_cost.failure_probability = 0.05;

@@ -95,28 +95,46 @@ Late late_of(const RandomLoad& load, unsigned seed) {
 }
 
 // The mean over several runs of a load may be off by what chance explains: three standard errors.
+// Returns how many late requests were seen.
+double expect_late_as_predicted(const RandomLoad& load, unsigned number) {
+  constexpr unsigned kRuns = 6;
+  Late mean;
+  double squares = 0;
+  for (unsigned run = 0; run < kRuns; ++run) {
+    const Late late = late_of(load, 100 * number + run);
+    mean.predicted += late.predicted / kRuns;
+    mean.seen += late.seen / kRuns;
+    squares += std::pow(late.predicted - late.seen, 2) / kRuns;
+  }
+  const double off = mean.predicted - mean.seen;
+  const double error = std::sqrt((squares - off * off) / (kRuns - 1));
+  EXPECT_LT(std::abs(off), std::max({2.0, 0.2 * mean.seen, 3 * error}))
+      << fmt::format("load {}, {:.2f} of the capacity: {:.1f} late predicted, {:.1f} seen", number,
+                     load.of_capacity, mean.predicted, mean.seen);
+  return mean.seen;
+}
+
 TEST(Predictor, SaysHowManyRequestsOfALoadWillBeLate) {
   std::mt19937 random(5);
-  constexpr unsigned kRuns = 6;
   double seen = 0;
   for (unsigned i = 0; i < 10; ++i) {
-    const RandomLoad load = random_load(random);
-    Late mean;
-    double squares = 0;
-    for (unsigned run = 0; run < kRuns; ++run) {
-      const Late late = late_of(load, 100 * i + run);
-      mean.predicted += late.predicted / kRuns;
-      mean.seen += late.seen / kRuns;
-      squares += std::pow(late.predicted - late.seen, 2) / kRuns;
-    }
-    const double off = mean.predicted - mean.seen;
-    const double error = std::sqrt((squares - off * off) / (kRuns - 1));
-    EXPECT_LT(std::abs(off), std::max({2.0, 0.2 * mean.seen, 3 * error}))
-        << fmt::format("load {}, {:.2f} of the capacity: {:.1f} late predicted, {:.1f} seen", i,
-                       load.of_capacity, mean.predicted, mean.seen);
-    seen += mean.seen;
+    seen += expect_late_as_predicted(random_load(random), i);
   }
   EXPECT_GT(seen, 500) << "some loads are late";
+}
+
+// Prompts take several steps, and most of their time is attention to their earlier chunks.
+TEST(Predictor, KnowsThatLongPromptsAttendToTheirEarlierChunks) {
+  double seen = 0;
+  for (const double of_capacity : {0.5, 0.8, 1.1}) {
+    const RandomLoad load{
+        .scene = {.kv_share = 0.6, .token_us = 200, .attention = 16, .step_tokens = 128},
+        .of_capacity = of_capacity,
+        .prompt = 1000,
+        .answer = 16};
+    seen += expect_late_as_predicted(load, static_cast<unsigned>(100 * of_capacity));
+  }
+  EXPECT_GT(seen, 10) << "some loads are late";
 }
 
 }  // namespace

@@ -299,8 +299,9 @@ TimeNs SimulatedDevices::exchange_ns(Group& group, const MorphStep& step) {
   if (hold == nullptr || hold->component != Component::kAttention) {
     return 0;
   }
-  const std::int64_t bytes =
+  const std::vector<std::int64_t> each =
       kv_bytes_received(group.model->spec(), group.model->form(), *hold, group.homes, group.live);
+  const std::int64_t bytes = *std::max_element(each.begin(), each.end());
   kv_bytes_exchanged_ += bytes;
   return ns_of(bytes > 0 ? times_.cost.exchange.time_us(static_cast<double>(bytes)) : 0);
 }

@@ -127,6 +127,7 @@ DeviceWorker::DeviceWorker(Built built, Handlers handlers)
       resizer_({pages_.pool.get(), &background_, pages_.kv.get(), handlers_.morph}),
       entries_(1),  // a least size; the engine bounds its steps in flight
       thread_([this] {
+        rank_->set_background(background_);
         if (place_.fabric != nullptr) {
           place_.fabric->progress().guard(place_.on_fabric, [this] { return sound(); });
         }

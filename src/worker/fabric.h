@@ -34,6 +34,7 @@ class Fabric {
                            std::int64_t rows);
   int slots() const { return limits_.steps_in_flight; }
   std::int64_t bytes() const { return memory_.bytes(); }  // of all mailboxes
+  bool has_own_cpus() const { return limits_.spins; }
 
  private:
   explicit Fabric(const Limits& limits);

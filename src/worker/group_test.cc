@@ -49,10 +49,16 @@ struct GroupCase {
   int threads = 1;
 };
 
-Form form_of(const ModelSpec& spec, const GroupCase& group, int shards, Precision precision) {
-  Form form = single_device_form(spec, precision, DeviceId{0},
-                                 {.block_tokens = kBlockTokens, .blocks = 80});
-  form.kv.precision = default_kv_precision(precision);
+// How weights and KV are stored.
+struct Stored {
+  Precision weights;
+  KvPrecision kv = KvPrecision::kBf16;
+};
+
+Form form_of(const ModelSpec& spec, const GroupCase& group, int shards, Stored stored) {
+  Form form =
+      single_device_form(spec, stored.weights, DeviceId{0},
+                         {.precision = stored.kv, .block_tokens = kBlockTokens, .blocks = 80});
   form.shards = shards;
   std::vector<DeviceId> devices;
   for (int device = 0; device < group.division.devices(); ++device) {
@@ -64,8 +70,8 @@ Form form_of(const ModelSpec& spec, const GroupCase& group, int shards, Precisio
 // A worker on a group, its form, and what it answers.
 class GroupScene {
  public:
-  GroupScene(const ModelSpec& spec, const GroupCase& group, int shards, Precision precision)
-      : checkpoint_(spec), form_(form_of(spec, group, shards, precision)) {
+  GroupScene(const ModelSpec& spec, const GroupCase& group, int shards, Stored stored)
+      : checkpoint_(spec), form_(form_of(spec, group, shards, stored)) {
     const std::int64_t pages = form_pages(spec, form_, kGroupPageBytes) + 60;
     const WorkerOptions options{
         .form = form_,
@@ -228,32 +234,35 @@ std::vector<GroupCase> groups() {
           {"tp4_pp2", {4, {4, 1}}}};
 }
 
-std::vector<float> answers_of(const ModelSpec& spec, const GroupCase& group, Precision precision) {
-  GroupScene scene(spec, group, 4, precision);
+std::vector<float> answers_of(const ModelSpec& spec, const GroupCase& group, Stored stored) {
+  GroupScene scene(spec, group, 4, stored);
   Traffic traffic(spec.vocab);
   traffic.run(scene, 12);
   return traffic.seen;
 }
 
-class Groups : public testing::TestWithParam<std::tuple<Precision, bool>> {};
+class Groups : public testing::TestWithParam<std::tuple<Precision, KvPrecision, bool>> {};
 
 TEST_P(Groups, HaveTheBitsOfOneDevice) {
-  const auto [precision, everything] = GetParam();
+  const auto [weights, kv, everything] = GetParam();
   const ModelSpec spec = group_spec(everything, !everything);
-  const std::vector<float> alone = answers_of(spec, kAlone, precision);
+  const std::vector<float> alone = answers_of(spec, kAlone, {weights, kv});
   ASSERT_GT(alone.size(), 100U);
   for (const GroupCase& group : groups()) {
-    EXPECT_EQ(answers_of(spec, group, precision), alone) << group.name;
+    EXPECT_EQ(answers_of(spec, group, {weights, kv}), alone) << group.name;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, Groups,
                          testing::Combine(testing::Values(Precision::kBf16, Precision::kW8,
                                                           Precision::kW4, Precision::kW8A8),
+                                          testing::Values(KvPrecision::kBf16, KvPrecision::kInt8),
                                           testing::Bool()),
                          [](const auto& info) {
-                           return std::string(to_string(std::get<0>(info.param))) +
-                                  (std::get<1>(info.param) ? "_all" : "_norm_over_heads");
+                           const auto [weights, kv, everything] = info.param;
+                           return std::string(to_string(weights)) + "_kv_" +
+                                  std::string(to_string(kv)) +
+                                  (everything ? "_all" : "_norm_over_heads");
                          });
 
 // The steps of a morph, one before each step of the traffic.
@@ -271,7 +280,7 @@ std::vector<MorphStep> morph_steps() {
 TEST(Group, MorphsOfPrecisionAndKvAreThoseOfOneDevice) {
   const ModelSpec spec = group_spec(false, false);
   const auto answers = [&](const GroupCase& group) {
-    GroupScene scene(spec, group, 4, Precision::kBf16);
+    GroupScene scene(spec, group, 4, {Precision::kBf16});
     Traffic traffic(spec.vocab);
     const std::vector<MorphStep> steps = morph_steps();
     traffic.run(scene, 12, [&](int i) {
@@ -291,7 +300,7 @@ TEST(Group, MorphsOfPrecisionAndKvAreThoseOfOneDevice) {
 TEST(Group, MovesBlocksOnAllDevices) {
   const ModelSpec spec = group_spec(true, false);
   for (const GroupCase& group : groups()) {
-    GroupScene scene(spec, group, 4, Precision::kBf16);
+    GroupScene scene(spec, group, 4, {Precision::kBf16});
     Traffic traffic(spec.vocab);
     traffic.run(scene, 12, [&](int i) {
       if (i % 3 == 2) {  // away, and back from where they were
@@ -299,13 +308,13 @@ TEST(Group, MovesBlocksOnAllDevices) {
         scene.worker().move_blocks({{70, 0}, {71, 20}, {72, 1}});
       }
     });
-    EXPECT_EQ(traffic.seen, answers_of(spec, kAlone, Precision::kBf16)) << group.name;
+    EXPECT_EQ(traffic.seen, answers_of(spec, kAlone, {Precision::kBf16})) << group.name;
   }
 }
 
 TEST(Group, AFailureOnOneDeviceAbortsTheStepOnAll) {
   const ModelSpec spec = group_spec(false, false);
-  GroupScene scene(spec, {"tp4", {4, {kLayers}}}, 4, Precision::kBf16);
+  GroupScene scene(spec, {"tp4", {4, {kLayers}}}, 4, {Precision::kBf16});
   Traffic traffic(spec.vocab);
   traffic.run(scene, 3);
   const MorphStep step = SwapComponent{1, Component::kMlp, Precision::kW8};
@@ -352,10 +361,10 @@ std::vector<float> answers_of_many_steps(GroupScene& scene) {
 
 TEST(Group, ManyStepsInFlightStayApartAndInOrder) {
   const ModelSpec spec = group_spec(false, false);
-  GroupScene alone(spec, kAlone, 4, Precision::kBf16);
+  GroupScene alone(spec, kAlone, 4, {Precision::kBf16});
   const std::vector<float> expected = answers_of_many_steps(alone);
   for (const GroupCase& group : groups()) {
-    GroupScene scene(spec, group, 4, Precision::kBf16);
+    GroupScene scene(spec, group, 4, {Precision::kBf16});
     for (int i = 0; i < 3; ++i) {
       EXPECT_EQ(answers_of_many_steps(scene), expected) << group.name;
     }

@@ -111,9 +111,11 @@ bool PacedThread::has_time() {
 // Counts processor time, which steps lose; waiting for a disk costs them nothing.
 void PacedThread::rest() {
   const std::int64_t now_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
-  owed_ns_ +=
-      static_cast<std::int64_t>(static_cast<double>(now_ns - worked_ns_) * (1.0 - share_) / share_);
-  while (owed_ns_ >= kShortestSleepNs) {
+  if (!step_waits_) {
+    owed_ns_ += static_cast<std::int64_t>(static_cast<double>(now_ns - worked_ns_) *
+                                          (1.0 - share_) / share_);
+  }
+  while (owed_ns_ >= kShortestSleepNs && !step_waits_) {
     std::unique_lock lock(mutex_);
     if (stopping_ || !steps_run()) {
       owed_ns_ = 0;

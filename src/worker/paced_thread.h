@@ -45,6 +45,9 @@ class PacedThread {
   // Must be called around each step, on the thread that runs steps.
   void step_begins();
   void step_ends();
+  // Tells that the step waits for another device, or goes on. While it waits, tasks do not rest,
+  // and what they do costs no rest later.
+  void step_waits(bool waits) { step_waits_ = waits; }
 
   // A task calls it between pieces of a millisecond or less, and ends if it returns false.
   bool may_go_on();
@@ -60,6 +63,7 @@ class PacedThread {
 
   const double share_;
   std::atomic<bool> in_step_{false};
+  std::atomic<bool> step_waits_{false};
   std::atomic<std::int64_t> last_step_ns_;  // when the last step ended
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint64_t> pieces_{0};

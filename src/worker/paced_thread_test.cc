@@ -107,6 +107,52 @@ TEST(PacedThread, RestsOnlyWhileStepsRun) {
   second.get_future().wait();
 }
 
+TEST(PacedThread, DoesNotRestWhileTheStepWaits) {
+  PacedThread thread(1e-6);
+  thread.step_begins();
+  std::promise<void> done;
+  thread.post([&] {
+    burn(std::chrono::milliseconds(4));
+    EXPECT_TRUE(thread.may_go_on());
+    done.set_value();
+  });
+  thread.step_waits(true);
+  done.get_future().wait();
+  thread.step_waits(false);
+  thread.step_ends();
+}
+
+// A hundredth of a core, so that it owes four seconds.
+TEST(PacedThread, OwesItsRestStillWhenTheStepHasWaited) {
+  PacedThread thread(0.01);
+  thread.step_begins();
+  std::promise<void> burned;
+  std::promise<void> waited;
+  std::promise<void> goes_on;
+  std::promise<void> rested;
+  thread.post([&] {
+    burn(std::chrono::milliseconds(40));
+    burned.set_value();
+    EXPECT_TRUE(thread.may_go_on());
+    waited.set_value();
+    goes_on.get_future().wait();
+    EXPECT_TRUE(thread.may_go_on());
+    rested.set_value();
+  });
+  burned.get_future().wait();
+  for (const auto before = thread.pieces().value(); thread.pieces().value() < before + 2;) {
+    std::this_thread::yield();  // until it rests
+  }
+  thread.step_waits(true);
+  waited.get_future().wait();
+  thread.step_waits(false);
+  goes_on.set_value();
+  auto end = rested.get_future();
+  EXPECT_EQ(end.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  thread.step_waits(true);
+  end.wait();
+}
+
 TEST(PacedThread, StopEndsRestsAndRunsTheRemainingTasks) {
   PacedThread thread(1e-6);
   thread.step_begins();

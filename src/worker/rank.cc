@@ -45,9 +45,7 @@ const Holding& holding_of(const WorkerOptions& options, RankPlace place) {
 // What the device's buffers must be enough for, now and after a join.
 DeviceShare share_of(const WorkerOptions& options, RankPlace place) {
   const Form& form = options.form;
-  return options.joining
-             ? DeviceShare{.shards = form.shards, .held = form.shards, .exchanges = true}
-             : share_of(form, holding_of(options, place));
+  return options.joining ? widest_share(form) : share_of(form, holding_of(options, place));
 }
 
 // The way through a device of a replica that is not joined.
@@ -196,11 +194,25 @@ void Rank::follow(StepRoute route, std::vector<int> group) {
   }
 }
 
+// Waits until another device has handed over the rows for a stop: a bubble of the pipeline, in
+// which background work has the device for itself, unless others compute on its CPUs meanwhile.
+// Devices that share a layer wait too briefly for that.
+void Rank::await_rows(int stop, int peer) {
+  const bool tells = background_ != nullptr && place_.fabric->has_own_cpus();
+  if (tells) {
+    background_->step_waits(true);
+  }
+  place_.fabric->progress().wait(place_.on_fabric, peer, exchange_->handed_over(stop - 1));
+  if (tells) {
+    background_->step_waits(false);
+  }
+}
+
 // Takes the rows that this device needs at a stop out of its mailbox.
 void Rank::take_rows(int stop, const Forward& forward) {
   const std::vector<RowTransfer>& takes = route_.stops[static_cast<std::size_t>(stop)].takes;
   for (const RowTransfer& take : takes) {
-    place_.fabric->progress().wait(place_.on_fabric, take.peer, exchange_->handed_over(stop - 1));
+    await_rows(stop, take.peer);
     const int first = rows_.first_row(take.home);
     const int rows = rows_.rows(take.home);
     const auto from = place_.fabric->mailbox(place_.on_fabric, step_, first, rows);

@@ -25,6 +25,7 @@
 #include "worker/fabric.h"
 #include "worker/kv_store.h"
 #include "worker/layer_pages.h"
+#include "worker/paced_thread.h"
 #include "worker/route.h"
 #include "worker/sampler.h"
 #include "worker/step_rows.h"
@@ -137,6 +138,9 @@ class Rank {
   // Binds the calling thread to the device's CPUs and memory while the result lives.
   cpu::Seat take_seat() const { return team_.take_seat(); }
 
+  // Sets the thread that is told when steps wait for rows of other devices, before the first step.
+  void set_background(PacedThread& background) { background_ = &background; }
+
   // Computes its part of a step: a plan for each home, without tokens for a home that has nothing
   // to compute. Returns the results of the plans whose tokens this device draws. Steps, and changes
   // among them, have ascending numbers, alike on all devices of a group. Stops the program if a
@@ -177,6 +181,7 @@ class Rank {
   bool broken() const { return exchange_ && exchange_->broken(); }
   void meet(const GroupChange& change, std::uint32_t point);
   void move_kv_of(const GroupChange& change, int device);
+  void await_rows(int stop, int peer);
   void take_rows(int stop, const Forward& forward);
   void hand_over(int stop, const Forward& forward);
   void compute(int stop, const Forward& forward);
@@ -199,6 +204,7 @@ class Rank {
   Scratch scratch_;
   RotaryTables rope_;
   cpu::Team team_;
+  PacedThread* background_ = nullptr;
   Sampler sampler_;
   StepRows rows_;                               // of the current step
   std::vector<int> scored_rows_;                // of one tile

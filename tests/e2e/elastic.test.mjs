@@ -31,6 +31,7 @@ describe('bench/elastic/run', { skip }, () => {
       assert.equal('changes_per_minute' in found, name === 'balanced');
     }
     assert.ok(systems.w4.kl > 0 && systems.w4.full_precision_share === 0 && systems.bf16.full_precision_share === 1, stdout);
+    assert.deepEqual(JSON.parse(readFileSync(join(out, 'results.json'), 'utf8')), JSON.parse(stdout));
     const results = readFileSync(join(out, 'results.md'), 'utf8');
     for (const system of ['bf16', 'w4', 'balanced']) {
       assert.match(results, new RegExp(`^\\| ${system} \\|`, 'm'));
@@ -41,14 +42,14 @@ describe('bench/elastic/run', { skip }, () => {
   it('refuses invalid options', () => {
     for (const [flag, value, why] of [['--turns', '0', /--turns and --windows must be at least 1/],
       ['--traces', 'code,chat', /--traces: unknown chat; choose from conversation, code, burstgpt/],
-      ['--loads', '1,x', /--loads/], ['--seconds', '0', /--seconds/]]) {
+      ['--loads', '1,x', /--loads/], ['--seconds', '0', /--seconds/], ['--systems', 'main,paper@3', /--systems: @3 is not one of --loads/]]) {
       const { status, stderr } = run(flag, value);
       assert.equal(status, 2, stderr);
       assert.match(stderr, why);
     }
-    const { status, stderr } = run('--systems', 'bf16,w5');
+    const { status, stderr } = run('--systems', 'bf16,17layers');
     assert.equal(status, 1, stderr);
-    assert.match(stderr, /--systems: unknown w5; choose from bf16, /);
+    assert.match(stderr, /--systems: unknown 17layers; choose from bf16, .* for N of the 16 layers at w4/);
   });
 });
 

@@ -5,6 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { writeRandomModel } from './random_model.mjs';
 import { builtin, program, random, Server, sleep } from './server.mjs';
 
 const shards = ['--max-tensor-parallel-size', '2'];
@@ -34,7 +35,7 @@ function requests(count) {
 
 async function answer(server, request) {
   const response = await fetch(`${server.url}/v1/completions`, {
-    method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ model: 'builtin', ...request }),
+    method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(request),
   });
   const body = await response.json();
   assert.equal(response.status, 200, JSON.stringify(body));
@@ -45,8 +46,8 @@ async function answer(server, request) {
 const answers = (server, all) => Promise.all(all.map((request) => answer(server, request)));
 
 // Runs `use` with a server, which must then stop cleanly, and which does not outlive a failure.
-async function withServer(flags, use) {
-  const server = await Server.startBuiltin(...flags);
+async function withServer(flags, use, path = builtin) {
+  const server = await Server.startWith({ path }, ...flags);
   try {
     const result = await use(server);
     assert.equal(await server.stop(), 0, server.log);
@@ -76,6 +77,44 @@ describe('groups of devices', () => {
     });
   }
 
+  // A thread each, where the one device has two.
+  for (const dtype of [['--dtype', 'w8'], ['--dtype', 'w4', '--kv-cache-dtype', 'int8']]) {
+    it(`of four devices and of two replicas answer like one device: ${dtype.join(' ')}`, async () => {
+      const flags = [...dtype, '--max-tensor-parallel-size', '4', ...small];
+      const some = all.slice(0, 24);
+      const expected = await withServer([...flags, '--threads', '2'], (server) => answers(server, some));
+      for (const [name, division] of Object.entries({
+        'TP 4': ['--tensor-parallel-size', '4'],
+        'PP 4': ['--pipeline-parallel-size', '4'],
+        'two replicas': ['--data-parallel-size', '2'],
+      })) {
+        await withServer([...flags, ...division, '--threads', '1'], async (server) => {
+          assert.deepEqual(await answers(server, some), expected, name);
+        });
+      }
+    });
+  }
+
+  for (const kind of [{ family: 'qwen2', kvHeads: 4 }, { family: 'qwen3', kvHeads: 4, tied: true }]) {
+    it(`answer like one device: ${kind.family}, ${kind.tied ? 'tied' : 'separate'} embeddings`, async () => {
+      const folder = mkdtempSync(join(tmpdir(), 'protean-family-'));
+      try {
+        const path = writeRandomModel(join(folder, kind.family), 4, () => undefined, kind);
+        const flags = ['--max-tensor-parallel-size', '4', '--kv-cache-memory', '640KiB', '--max-model-len', '700', '--threads', '1'];
+        const expected = await withServer(flags, (server) => answers(server, all), path);
+        for (const [name, division] of Object.entries({
+          'TP 2 x PP 2': ['--tensor-parallel-size', '2', '--pipeline-parallel-size', '2'],
+          'TP 4': ['--tensor-parallel-size', '4'],
+          'PP 4': ['--pipeline-parallel-size', '4'],
+        })) {
+          await withServer([...flags, ...division], async (server) => assert.deepEqual(await answers(server, all), expected, name), path);
+        }
+      } finally {
+        rmSync(folder, { recursive: true, force: true });
+      }
+    });
+  }
+
   it('morph while they answer, and report who holds what', async () => {
     for (const [name, division] of Object.entries(groups)) {
       const flags = ['--dtype', 'bf16', ...shards, ...division, '--device-memory', '160MiB', '--admin-port', '0'];
@@ -95,6 +134,14 @@ describe('groups of devices', () => {
         assert.equal(form.tp_degree, name.startsWith('TP 2') ? 2 : 1);
       });
     }
+  });
+
+  it('know at their start what steps cost', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'protean-costs-'));
+    const flags = [...small, '--threads', '1', '--variant-cache', folder];
+    await withServer([...flags, ...groups['TP 2']], async (server) => assert.match(server.log, /fingerprint made in/));
+    await withServer([...flags, ...groups['PP 2']], async (server) => assert.match(server.log, /known from an earlier fingerprint/));
+    rmSync(folder, { recursive: true, force: true });
   });
 
   it('lose nothing when clients leave at random', async () => {
@@ -156,6 +203,13 @@ describe('devices', () => {
     assert.match(stdout, /memory map +\d+ pages of \d/);
     assert.match(stdout, /device 0 +A+M+E+K+\.*\n +layers 0-8, embeddings: attention \d+, MLP \d+, embeddings \d+, KV \d+, free \d+ pages/);
     assert.match(stdout, /device 1 +A+M+E+K+\.*\n +layers 9-15, embeddings: /);
+  });
+
+  it('of all replicas are described, those that are alike together', () => {
+    const { stdout } = inspect('--data-parallel-size', '2', '--stages', '9,7', '--kv-cache-memory', '8MiB');
+    assert.match(stdout, /devices 0, 2 +A+M+E+K+\.*\n +layers 0-8, embeddings: /);
+    assert.match(stdout, /devices 1, 3 +A+M+E+K+\.*\n +layers 9-15, embeddings: /);
+    assert.match(inspect('--data-parallel-size', '2', '--kv-cache-memory', '8MiB').stdout, /devices 0, 1 +A+M+E+K+\.*\n/);
   });
 
   it('may need padding, which inspect says of known models', () => {

@@ -12,6 +12,22 @@ import { writeRandomModel } from './random_model.mjs';
 import { storm } from './storm.mjs';
 import { builtin, parseMetrics, program, Server, sleep } from './server.mjs';
 
+it('keeps the KV cache as large as at the start with --no-morph-kv', async () => {
+  const cache = mkdtempSync(join(tmpdir(), 'protean-morph-'));
+  const server = await startForm(cache, {}, '--no-morph-kv');
+  try {
+    const before = await form(server);
+    await want(server, { layers: 'w8' });
+    const low = await settled(server);
+    assert.deepEqual(low.form.layer_precision, Array(layers).fill('w8'));
+    assert.equal(low.form.kv_blocks, before.form.kv_blocks);
+    assert.ok(low.pages.free > before.pages.free, 'what weights gave back stays free');
+  } finally {
+    assert.equal(await server.stop(), 0, server.log);
+    rmSync(cache, { recursive: true });
+  }
+});
+
 describe('a form that changes', () => {
   let cache;
   let server;
@@ -193,7 +209,7 @@ describe('a policy', () => {
       assert.ok(lowered, 'no layer was lowered');
       assert.ok(lowered.predictions.length > 0, 'what was predicted is shown');
       for (const prediction of lowered.predictions) {
-        assert.ok(prediction.late_most >= 0 && prediction.capacity_per_s > 0, JSON.stringify(prediction));
+        assert.ok(prediction.late_most >= 0 && prediction.capacity_per_s > 0 && prediction.cost >= 0 && prediction.morph_s >= 0 && prediction.verdict?.length > 0, JSON.stringify(prediction));
       }
       const { morphs } = await (await fetch(`${server.admin}/admin/morphs`)).json();
       assert.match(morphs[0].reason, /requests would be late/);

@@ -106,6 +106,8 @@ describe('protean simulate', () => {
     assert.ok(form.swaps_down > 0, JSON.stringify(form));
     assert.ok(Object.keys(form.output_tokens).length > 1, 'tokens were drawn at several precisions');
     assert.equal(first.stdout, run('--json', ...flags).stdout);
+    const queued = simulated(...flags, '--morph-rule', 'queued');
+    assert.ok(queued.mean_ttft_ms > JSON.parse(first.stdout).mean_ttft_ms, 'without a look ahead, layers are lowered later');
   });
 
   describe('on a cluster', () => {
@@ -140,6 +142,38 @@ describe('protean simulate', () => {
         return JSON.parse(ran.stdout).notes.find((note) => note.includes('begins with'));
       };
       assert.equal(form(8), form(1));
+    });
+
+    it('forms a group by layers for a long request', () => {
+      const cluster = join(scratch, 'layers.toml');
+      writeFileSync(cluster, 'profile = "A40"\ndevices = 4\nmemory = "2GiB"\nlongest = [400, 800, 1600]\n');
+      const trace = join(scratch, 'layers.jsonl');
+      writeFileSync(trace, Array.from({ length: 60 }, (_, i) => JSON.stringify({
+        timestamp: i * 20, input_length: i === 20 ? 1200 : 200, output_length: 20,
+      })).join('\n'));
+      const ran = onCluster(cluster, '--trace', trace, '--data-parallel-size', '4', '--morph-precisions', 'w8', '--scale', 'layers');
+      assert.equal(ran.status, 0, ran.stderr);
+      const { completed, groups } = JSON.parse(ran.stdout);
+      assert.equal(completed, 60);
+      assert.equal(groups.together, 1, 'four at once');
+      assert.equal(groups.apart, 1);
+      assert.ok(groups.changes.every((change) => change.by === 'layers'));
+    });
+
+    it('lets devices divide tokens, which keeps all weights on each', () => {
+      const [tensor, sequence] = [false, true].map((divides) => {
+        const cluster = join(scratch, `sequence-${divides}.toml`);
+        writeFileSync(cluster, `profile = "A40"\ndevices = 4\nmemory = "1GiB"\nsequence = ${divides}\n`);
+        const ran = onCluster(cluster, '--tensor-parallel-size', '4', '--num-prompts', '20', '--request-rate', '10',
+          '--random-input-len', '200', '--random-output-len', '20');
+        assert.equal(ran.status, 0, ran.stderr);
+        const result = JSON.parse(ran.stdout);
+        assert.equal(result.completed, 20);
+        const note = result.notes.find((one) => one.includes('begins with'));
+        return { ...result, blocks: Number(/([0-9]+) blocks/.exec(note)[1]) };
+      });
+      assert.ok(sequence.median_tpot_ms > tensor.median_tpot_ms, 'each device reads all weights');
+      assert.ok(sequence.blocks < tensor.blocks, 'and has less memory for KV');
     });
 
     it('computes pipelines, in which devices wait for each other', () => {

@@ -233,6 +233,41 @@ TEST_P(SwapOrder, TheOrderIsThatOfThePlainAlgorithm) {
   }
 }
 
+double plain_divergence(const Rows& full, const Rows& lowered) {
+  const auto log_sum = [](const std::vector<double>& logits) {
+    double sum = 0.0;
+    for (const double logit : logits) {
+      sum += std::exp(logit);
+    }
+    return std::log(sum);
+  };
+  double nats = 0.0;
+  for (std::size_t row = 0; row < full.size(); ++row) {
+    const double full_sum = log_sum(full[row]);
+    const double lowered_sum = log_sum(lowered[row]);
+    for (std::size_t id = 0; id < full[row].size(); ++id) {
+      const double p = full[row][id] - full_sum;
+      nats += std::exp(p) * (p - (lowered[row][id] - lowered_sum));
+    }
+  }
+  return nats / static_cast<double>(full.size());
+}
+
+// Whatever a target is, each half is lowered alone.
+TEST_P(SwapOrder, EachHalfLosesWhatThePlainDefinitionSays) {
+  PlainProfile plain(true);
+  const auto losses = probe_->divergence(text());
+  ASSERT_EQ(std::ssize(losses), small_spec().layers);
+  const std::vector<bool> none(static_cast<std::size_t>(plain.targets()));
+  for (std::size_t half = 0; half < none.size(); ++half) {
+    std::vector<bool> lowered = none;
+    lowered[half] = true;
+    const double want = plain_divergence(plain.logits(none), plain.logits(lowered));
+    EXPECT_GT(want, 1e-6);  // otherwise nothing is tested
+    EXPECT_NEAR(losses[half / 2][half % 2], want, 0.1 * want + 1e-7) << "half " << half;
+  }
+}
+
 TEST_P(SwapOrder, TextIsForetoldAsTheLoweredModelDoes) {
   PlainProfile plain(GetParam());
   const Sequences sequences = text();

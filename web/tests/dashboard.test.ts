@@ -146,6 +146,8 @@ describe('explanations', () => {
     assert.deepEqual([last!.at, last!.reason, last!.title], [2, 'busy', 'decisions']);
     const [list] = candidatesOf({ predictions: [{ precision: 'bf16:2' }, { precision: 'w4:2' }] });
     assert.deepEqual(list!.rows.map((row) => row.chosen), [true, false]);
+    const [judged] = candidatesOf({ predictions: [{ verdict: 'replaced by the chosen form' }, { verdict: 'chosen' }] });
+    assert.deepEqual(judged!.rows.map((row) => row.chosen), [false, true]);
     assert.equal(shown('late_share', 0.25), '25 %');
     assert.equal(shown('wait_s', 0.5), '500 ms');
     assert.equal(shown('tokens_per_s', 1234), '1,234');

@@ -265,7 +265,16 @@ HttpReply fleet_reply(const Service& service) {
                         {"adopted_with_kv_total", seen.adopted_with_kv_total},
                         {"released_total", seen.released_total}});
   }
-  json::object shown{{"router", service.router()}, {"replicas", std::move(replicas)}};
+  json::array migrations;
+  for (const MigratingRequests& some : fleet.migrations()) {
+    migrations.push_back({{"from", some.from.value},
+                          {"to", some.to.value},
+                          {"moving", some.moving},
+                          {"queued", some.queued}});
+  }
+  json::object shown{{"router", service.router()},
+                     {"replicas", std::move(replicas)},
+                     {"migrations", std::move(migrations)}};
   if (fleet.replicas_wanted()) {
     shown["replicas_wanted"] = fleet.replicas_wanted()->wanted;
   }

@@ -174,6 +174,8 @@ TEST_F(AdminTest, RequestsMoveBetweenReplicasThatAreNamed) {
   const Response moved = move(R"({"from": 0, "to": 1, "requests": 3})");
   EXPECT_EQ(moved.result_int(), 202U);
   EXPECT_EQ(body_of(moved).at("migrating"), 3);
+  EXPECT_EQ(body_of(ask("GET /admin/fleet")).at("migrations"),
+            (boost::json::array{{{"from", 0}, {"to", 1}, {"moving", 1}, {"queued", 2}}}));
   EXPECT_EQ(move(R"({"from": 1, "to": 0})").result_int(), 202U);
   for (const char* wrong :
        {"", "[]", "{}", R"({"from": 0})", R"({"from": 0, "to": 0})", R"({"from": 0, "to": 2})",

@@ -8,6 +8,7 @@
 
 #include "base/replica_id.h"
 #include "contract/groups.h"
+#include "contract/migrations.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "contract/replicas_wanted.h"
@@ -29,12 +30,14 @@ class FleetReport {
   void groups(std::shared_ptr<const GroupsStatus> status) { groups_ = std::move(status); }
 
   void replicas_wanted(const ReplicasWanted& wanted) { wanted_ = wanted; }
+  void migrations(const Migrations& now) { migrations_ = now; }
 
   int replicas() const { return static_cast<int>(seen_.size()); }
   const Observation& seen(ReplicaId replica) const { return seen_[index(replica)]; }
   const FormStatus& form(ReplicaId replica) const { return *forms_[index(replica)]; }
   // Nothing before the fleet has begun.
   const std::optional<ReplicasWanted>& replicas_wanted() const { return wanted_; }
+  const Migrations& migrations() const { return migrations_; }
   // Null if the replicas cannot be grouped.
   const GroupsStatus* groups() const { return groups_.get(); }
 
@@ -63,6 +66,7 @@ class FleetReport {
   std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
   std::shared_ptr<const GroupsStatus> groups_;
   std::optional<ReplicasWanted> wanted_;
+  Migrations migrations_;
 };
 
 // Shows the replicas of a fleet by their numbers: the form's status for each replica that serves,

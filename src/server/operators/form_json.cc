@@ -221,7 +221,11 @@ json::object shown_prediction(const FormPrediction& form) {
           {"kv_short_blocks", form.kv_short_blocks},
           {"answer_tokens_per_s", form.answer_tokens_per_s},
           {"capacity_per_s", form.capacity_per_s},
-          {"kl_nats", form.kl_nats}};
+          {"kl_nats", form.kl_nats},
+          {"cost", form.cost},
+          {"cost_most", form.cost_most},
+          {"morph_s", form.morph_s},
+          {"verdict", form.verdict}};
 }
 
 }  // namespace

@@ -26,6 +26,8 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                     .Help("Changes of groups that turned back or were given up.")
                     .Register(registry)
                     .Add({{"model_name", model_name}})),
+      kv_bytes_(bytes(registry, model_name, "kv")),
+      weight_bytes_(bytes(registry, model_name, "weights")),
       out_of_service_(BuildGauge()
                           .Name("protean:replicas_out_of_service")
                           .Help("Replicas whose devices have failed.")
@@ -39,6 +41,15 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                   .Add({{"model_name", model_name}})),
       together_(changes(registry, model_name, "group")),
       apart_(changes(registry, model_name, "replicas")) {}
+
+prometheus::Counter& GroupMetrics::bytes(prometheus::Registry& registry,
+                                         const std::string& model_name, const char* of) {
+  return BuildCounter()
+      .Name("protean:regrouping_bytes_total")
+      .Help("Bytes that changes of groups moved between devices or fetched, by what they are.")
+      .Register(registry)
+      .Add({{"model_name", model_name}, {"of", of}});
+}
 
 GroupMetrics::Changes GroupMetrics::changes(prometheus::Registry& registry,
                                             const std::string& model_name, const char* to) {
@@ -60,21 +71,27 @@ void GroupMetrics::show(const GroupsStatus& status) {
   groups_.Set(static_cast<double>(status.groups.size()));
   running_.Set(status.running ? 1 : 0);
   failures_.set(status.failures_total);
+  kv_bytes_.set(status.kv_bytes_total);
+  weight_bytes_.set(status.weight_bytes_total);
   out_of_service_.Set(static_cast<double>(status.failed.size()));
-  const RegroupRecord* latest = status.history.empty() ? nullptr : &status.history.back();
-  show(together_, status.together_total, latest != nullptr && latest->together ? latest : nullptr);
-  show(apart_, status.apart_total, latest != nullptr && !latest->together ? latest : nullptr);
+  show(together_, status.together_total, status.history, true);
+  show(apart_, status.apart_total, status.history, false);
 }
 
 void GroupMetrics::show(const ReplicasWanted& wanted) {
   wanted_.Set(wanted.wanted);
 }
 
-void GroupMetrics::show(Changes& changes, std::int64_t total, const RegroupRecord* latest) {
-  if (total > changes.total.last() && latest != nullptr) {
-    changes.seconds.Observe(static_cast<double>(latest->done_ns - latest->asked_ns) / kNsPerS);
+// Shows what has ended since the last call, which may be several changes.
+void GroupMetrics::show(Changes& changes, std::int64_t total,
+                        const std::vector<RegroupRecord>& history, bool together) {
+  std::int64_t fresh = changes.total.set(total);
+  for (auto record = history.rbegin(); record != history.rend() && fresh > 0; ++record) {
+    if (record->together == together && record->succeeded()) {
+      changes.seconds.Observe(static_cast<double>(record->done_ns - record->asked_ns) / kNsPerS);
+      --fresh;
+    }
   }
-  changes.total.set(total);
 }
 
 }  // namespace protean

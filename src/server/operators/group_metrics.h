@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "contract/groups.h"
 #include "contract/replicas_wanted.h"
@@ -26,13 +27,18 @@ class GroupMetrics {
     MirroredCounter total;
     prometheus::Histogram& seconds;
   };
+  static prometheus::Counter& bytes(prometheus::Registry& registry, const std::string& model_name,
+                                    const char* of);
   static Changes changes(prometheus::Registry& registry, const std::string& model_name,
                          const char* to);
-  static void show(Changes& changes, std::int64_t total, const RegroupRecord* latest);
+  static void show(Changes& changes, std::int64_t total, const std::vector<RegroupRecord>& history,
+                   bool together);
 
   prometheus::Gauge& groups_;
   prometheus::Gauge& running_;
   MirroredCounter failures_;
+  MirroredCounter kv_bytes_;
+  MirroredCounter weight_bytes_;
   prometheus::Gauge& out_of_service_;
   prometheus::Gauge& wanted_;
   Changes together_;

@@ -62,6 +62,8 @@ json::object shown_record(const RegroupRecord& record, TimeNs unix_offset_ns) {
           {"done_after_s", seconds_after(record.done_ns)},
           {"steps", record.steps},
           {"blocks_moved", record.blocks_moved},
+          {"kv_bytes", record.kv_bytes},
+          {"weight_bytes", record.weight_bytes},
           {"preempted", record.preempted},
           {"failure", record.failure.empty() ? json::value(nullptr)
                                              : json::value(json::string(record.failure))}};

@@ -11,11 +11,13 @@ namespace protean {
 class MirroredCounter {
  public:
   explicit MirroredCounter(prometheus::Counter& counter) : counter_(counter) {}
-  void set(std::int64_t total) {
-    counter_.Increment(static_cast<double>(total < last_ ? total : total - last_));
+  // Returns by how much the counter has grown.
+  std::int64_t set(std::int64_t total) {
+    const std::int64_t grown = total < last_ ? total : total - last_;
+    counter_.Increment(static_cast<double>(grown));
     last_ = total;
+    return grown;
   }
-  std::int64_t last() const { return last_; }
 
  private:
   prometheus::Counter& counter_;

@@ -90,6 +90,8 @@ class EchoEngine {
   void on(const BlocksCopied&, OutputBatch&) {}
   void on(const WantMigration& want, OutputBatch& batch) {
     batch.outputs.emplace_back(MigrationAnswered{want.wish_id, want.requests});
+    batch.migrations = std::make_shared<const Migrations>(
+        Migrations{{batch.replica, want.to, 1, want.requests - 1}});
   }
   // Reports one change for each group of several replicas.
   void on(const WantGroups& want, OutputBatch& batch) {

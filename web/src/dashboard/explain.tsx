@@ -19,7 +19,7 @@ const isRow = (value: unknown): value is Row => value !== null && typeof value =
 const isRows = (value: unknown): value is Row[] => Array.isArray(value) && value.length > 0 && value.every(isRow);
 const words = (name: string) => name.replace(/_per_s$/, '/s').replace(/_(s|ms|share)$/, '').replace(/_/g, ' ');
 
-/** The fields that hold candidates. In "predictions" the form that was wanted comes first. */
+/** The fields that hold candidates. In "predictions" the verdict says which one was chosen; servers without one name it first. */
 const listNames = ['candidates', 'predictions'];
 
 /** Finds lists of candidates in what a replica says, or in its last decisions. */
@@ -34,7 +34,7 @@ export function candidatesOf(state: Row): Candidates[] {
           title: name === '' ? 'The latest decision' : words(name),
           at: typeof value.at === 'number' ? value.at : undefined,
           reason: typeof value.reason === 'string' ? value.reason : undefined,
-          rows: list === 'predictions' ? rows.map((row, i) => ({ ...row, chosen: i === 0 })) : rows,
+          rows: list === 'predictions' ? rows.map((row, i) => ({ ...row, chosen: 'verdict' in row ? row.verdict === 'chosen' : i === 0 })) : rows,
         });
       }
       if (depth < 3) for (const [key, inner] of Object.entries(value)) if (!listNames.includes(key)) visit(inner, key, depth + 1);
@@ -71,6 +71,10 @@ const columnNames: Record<string, string> = {
   answer_tokens_per_s: 'Tokens/s',
   capacity_per_s: 'Carries, requests/s',
   kl_nats: 'KL, nats',
+  cost: 'Cost',
+  cost_most: 'Cost, at most',
+  morph_s: 'Morph',
+  verdict: 'Verdict',
 };
 const loadNames: Record<string, string> = {
   arrivals_per_s: 'Arrivals, requests/s',

@@ -1,0 +1,168 @@
+// Lets groups of real devices form and part at random moments under a load whose answers are known
+// (AMOEBA section 3).
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cost/pages.h"
+#include "replica/load_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+using Groups = std::vector<std::vector<ReplicaId>>;
+
+Groups groups_of(int replicas, int each) {
+  Groups groups;
+  for (int replica = 0; replica < replicas; ++replica) {
+    if (replica % each == 0) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(ReplicaId{replica});
+  }
+  return groups;
+}
+
+Groups groups_of(const GroupsStatus& status) {
+  Groups groups;
+  for (const GroupStatus& group : status.groups) {
+    groups.push_back(group.replicas);
+  }
+  return groups;
+}
+
+// PROTEAN_GROUP_CHANGES sets a smaller number of changes for instrumented builds.
+std::int64_t changes_wanted(std::int64_t plain) {
+  const char* const wanted = std::getenv("PROTEAN_GROUP_CHANGES");
+  return wanted == nullptr ? plain : std::min<std::int64_t>(plain, std::atoll(wanted));
+}
+
+struct GroupStorm : ReplicasTest {
+  GroupStorm() {
+    spec.attention = {.heads = 4, .kv_heads = 4, .head_dim = 16};
+    kv_cache_memory = "1MiB";
+    write_hf_checkpoint(directory.path(), spec, {});
+  }
+
+  struct Kept {
+    const char* weights;
+    const char* kv;
+  };
+  static constexpr Kept kKept[] = {
+      {"bf16", "bf16"}, {"bf16", "int8"}, {"w8", "bf16"}, {"w8", "int8"}};
+  static constexpr std::uint64_t kMostRequests = 100'000;
+
+  ReplicaOptions options_of(int replicas, const Kept& kept) {
+    dtype = kept.weights;
+    kv_cache_dtype = kept.kv;
+    most_tensor = 4;
+    ReplicaOptions options = groupable(replicas);
+    options.router = RouterPolicy::kRoundRobin;
+    return options;
+  }
+
+  // Asks for one group size after the other until so many changes have ended well, and then for
+  // replicas alone. Waits a random time before each wish, mostly until the one before it has come
+  // true.
+  void storm(const Kept& kept, const std::vector<int>& sizes, std::int64_t changes) {
+    SCOPED_TRACE(std::string(kept.weights) + " with KV at " + kept.kv);
+    const int replicas = *std::max_element(sizes.begin(), sizes.end());
+    ReplicaOptions options = options_of(replicas, kept);
+    options.holds_at_once = 2;
+    std::mt19937 random(7);
+    const auto below = [&](unsigned limit) { return static_cast<int>(random() % limit); };
+    FleetLoad load(options, *this);
+    std::shared_ptr<const GroupsStatus> status;
+    std::size_t next = 0;
+    Groups wanted;
+    const auto want = [&](int each) {
+      wanted = groups_of(replicas, each);
+      load.inbox.push({steady_now_ns(), WantGroups{1, {.groups = wanted}}});
+    };
+    bool ends = false;
+    int batches_left = 1;
+    load.run(kMostRequests, 3 * static_cast<std::uint64_t>(replicas),
+             [&](const OutputBatch& batch) {
+               for (const Output& output : batch.outputs) {
+                 if (const auto* answer = std::get_if<GroupsAnswered>(&output)) {
+                   ASSERT_TRUE(answer->changes.ok()) << answer->changes.error().message;
+                 }
+               }
+               status = batch.groups ? batch.groups : status;
+               if (batch.form) {
+                 expect_pages(*batch.form, options);
+               }
+               const bool there = !status || (!status->running && groups_of(*status) == wanted);
+               if (--batches_left > 0) {
+                 return;
+               }
+               if (ends) {
+                 if (there) {
+                   load.enough();
+                 }
+               } else if (status && status->together_total + status->apart_total >= changes) {
+                 ends = true;
+                 want(1);
+               } else if (there || wanted.empty() || below(100) == 0) {
+                 want(sizes[next++ % sizes.size()]);
+                 batches_left = below(20);
+               }
+             });
+    ASSERT_FALSE(HasFatalFailure());
+    expect_at_rest(*status, options);
+    FleetLoad one(options_of(1, kept), *this);
+    one.run(load.answers.size(), 16);
+    expect_same(load.answers, one.answers);
+  }
+
+  // What a form does not need is free.
+  void expect_pages(const FormStatus& status, const ReplicaOptions& options) const {
+    if (status.form == status.wanted) {
+      EXPECT_EQ(form_pages(spec, status.form, status.pages.page_bytes) + status.pages.free,
+                options.sizing.budget.pages);
+    }
+  }
+  // Each replica has what it began with, and no change failed: a page that was lost would be
+  // lacking the next time, since no page is free.
+  void expect_at_rest(const GroupsStatus& status, const ReplicaOptions& options) const {
+    for (const GroupStatus& group : status.groups) {
+      EXPECT_EQ(group.form->kv, options.sizing.form.kv);
+      EXPECT_EQ(group.form->group.front().layers, options.sizing.form.group.front().layers);
+    }
+    std::int64_t kv_bytes = 0;
+    for (const RegroupRecord& record : status.history) {
+      kv_bytes += record.kv_bytes;
+      EXPECT_TRUE(record.failure.empty() || record.failure.starts_with("turned back"))
+          << record.failure;
+    }
+    EXPECT_GT(kv_bytes, 0);
+    EXPECT_TRUE(status.failed.empty());
+  }
+};
+
+TEST_F(GroupStorm, TwoReplicasBecomeOneAndPartManyTimes) {
+  for (const Kept& kept : kKept) {
+    storm(kept, {2, 1}, changes_wanted(50));
+  }
+}
+
+TEST_F(GroupStorm, FourReplicasBecomeOneInTwoStepsAndPartManyTimes) {
+  for (const Kept& kept : kKept) {
+    storm(kept, {2, 4, 2, 1}, changes_wanted(50));
+  }
+}
+
+TEST_F(GroupStorm, FourReplicasBecomeOneAtOnceAndPartManyTimes) {
+  for (const Kept& kept : kKept) {
+    storm(kept, {4, 1}, changes_wanted(50));
+  }
+}
+
+}  // namespace
+}  // namespace protean

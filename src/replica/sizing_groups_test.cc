@@ -1,0 +1,314 @@
+// Sizes of several devices and replicas.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "cost/memory.h"
+#include "replica/model_options.h"
+#include "replica/sizing.h"
+#include "replica/sizing_scene_for_test.h"
+#include "tests/checkpoints/checkpoints.h"
+#include "worker/fabric.h"
+#include "worker/rank.h"
+
+namespace protean {
+namespace {
+
+TEST(Sizing, ReplicasShareCpusAndMemory) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto one = choose_sizing({}, spec, kMachine);
+  const auto three = choose_sizing({.group = {.replicas = 3}}, spec, kMachine);
+  ASSERT_TRUE(one.ok() && three.ok());
+  ASSERT_EQ(three->cpus.size(), 3U);
+  for (int replica = 0; replica < 3; ++replica) {
+    const CpuShare& share = three->cpus[static_cast<std::size_t>(replica)];
+    EXPECT_EQ(share.where.cpus, std::vector{replica});
+    EXPECT_EQ(share.threads, 1);
+  }
+  EXPECT_EQ(three->form.group.size(), 1U);
+  EXPECT_EQ(three->weight_bytes, one->weight_bytes);
+  EXPECT_LT(3 * (three->weight_bytes + three->kv_bytes), kGiB);
+  EXPECT_TRUE(three->warnings.empty());
+}
+
+TEST(Sizing, EachReplicaIsAGroupOfDevices) {
+  const Machine machine = {.topology = {.cpus = {{.cpu = 0},
+                                                 {.cpu = 1, .core = 1},
+                                                 {.cpu = 2, .core = 2},
+                                                 {.cpu = 3, .core = 3}}},
+                           .cores = 4,
+                           .free_memory_bytes = kGiB};
+  const ModelSpec spec = spec_of_1k_context();
+  for (const GroupOptions& group :
+       {GroupOptions{.devices = "4", .replicas = 2}, GroupOptions{.replicas = 2, .tensor = 2},
+        GroupOptions{.replicas = 2, .pipeline = 2}}) {
+    const auto sizing = choose_sizing({.group = group}, spec, machine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_EQ(sizing->form.group.size(), 2U);
+    ASSERT_EQ(sizing->cpus.size(), 4U);
+    EXPECT_EQ(sizing->cpus[3].where.cpus, std::vector{3});
+    EXPECT_EQ(sizing->devices[2].memory_bytes, kGiB / 4);
+  }
+  const auto odd = choose_sizing({.group = {.devices = "3", .replicas = 2}}, spec, machine);
+  ASSERT_FALSE(odd.ok());
+  EXPECT_EQ(odd.error().message,
+            "--devices 3: 3 devices do not divide among --data-parallel-size 2: use a multiple of "
+            "it, such as 4");
+}
+
+// Nodes of two cores each.
+Machine machine_of_nodes(const std::vector<std::int64_t>& free_bytes) {
+  Machine machine;
+  for (int node = 0; node < static_cast<int>(free_bytes.size()); ++node) {
+    for (const int cpu : {2 * node, 2 * node + 1}) {
+      machine.topology.cpus.push_back({.cpu = cpu, .core = cpu, .node = node});
+    }
+    machine.topology.memory_nodes.push_back(node);
+    const std::int64_t bytes = free_bytes[static_cast<std::size_t>(node)];
+    machine.node_free_bytes[node] = bytes;
+    machine.free_memory_bytes += bytes;
+    machine.cores += node == 0 ? 1 : 2;
+  }
+  return machine;
+}
+
+TEST(Sizing, EachNumaNodeIsADeviceWithAReplicaThatFits) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto sizing = choose_sizing({}, spec, machine_of_nodes({kGiB, kGiB / 2}));
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->replicas(), 2);
+  ASSERT_EQ(sizing->devices.size(), 2U);
+  EXPECT_EQ(sizing->cpus[1].where.cpus, (std::vector{2, 3}));
+  EXPECT_EQ(sizing->cpus[1].where.nodes, std::vector{1});
+  EXPECT_EQ(sizing->devices[0].memory_bytes, kGiB);
+  EXPECT_EQ(sizing->devices[1].memory_bytes, kGiB / 2);
+  Machine limited = machine_of_nodes({kGiB, kGiB});
+  limited.free_memory_bytes = kGiB;  // by a container
+  EXPECT_EQ(choose_sizing({}, spec, limited)->devices[1].memory_bytes, kGiB / 2);
+  limited.cores = 1;
+  EXPECT_EQ(choose_sizing({}, spec, limited)->devices.size(), 1U) << "CPUs of one node are busy";
+}
+
+// The less memory there is, the fewer replicas, until no division fits.
+TEST(Sizing, ANodeThatIsTooSmallForAReplicaHoldsAPartOfIt) {
+  const ModelSpec spec = spec_of_1k_context();
+  const ModelOptions options{
+      .max_model_len = "1024", .max_num_seqs = 8, .max_num_batched_tokens = 64};
+  std::vector<std::string> forms;
+  std::string refused;
+  std::int64_t kib = 8 * 1024;
+  for (; kib > 0 && refused.empty(); kib -= 32) {
+    const auto sizing = choose_sizing(
+        options, spec, machine_of_nodes({kib * kKiB, kib * kKiB, kib * kKiB, kib * kKiB}));
+    if (!sizing.ok()) {
+      refused = sizing.error().message;
+      break;
+    }
+    EXPECT_EQ(sizing->max_model_len, 1024);
+    const std::string form = fmt::format("{} of {}, {} stages", sizing->replicas(),
+                                         sizing->form.group.size(), stages_of(sizing->form).size());
+    if (forms.empty() || forms.back() != form) {
+      forms.push_back(form);
+    }
+  }
+  EXPECT_EQ(forms, (std::vector<std::string>{"4 of 1, 1 stages", "2 of 2, 1 stages",
+                                             "1 of 4, 4 stages", "1 of 1, 1 stages"}));
+  const std::string free = ": free ";
+  const std::size_t at = refused.find(free);
+  ASSERT_NE(at, std::string::npos) << refused;
+  const std::int64_t more =
+      parse_bytes(refused.substr(at + free.size(), refused.find(" of", at) - at - free.size()))
+          .value();
+  const std::int64_t enough = kib * kKiB + more / 4;
+  EXPECT_TRUE(choose_sizing(options, spec, machine_of_nodes({enough, enough, enough, enough})).ok())
+      << refused;
+}
+
+// If no division holds the longest sequence that the model allows, the one with the longest is
+// taken.
+TEST(Sizing, ALongerContextIsWorthFewerReplicas) {
+  const ModelSpec spec = spec_of_1k_context();
+  const ModelOptions options{.max_num_batched_tokens = 64};
+  const auto whole = choose_sizing(options, spec, machine_of_nodes({8 * kMiB, 8 * kMiB}));
+  const auto half = choose_sizing(options, spec, machine_of_nodes({3 * kMiB, 3 * kMiB}));
+  ASSERT_TRUE(whole.ok() && half.ok()) << half.error().message;
+  EXPECT_EQ(whole->replicas(), 2);
+  EXPECT_EQ(half->replicas(), 1);
+  ModelOptions two = options;
+  two.group.replicas = 2;
+  const auto shorter = choose_sizing(two, spec, machine_of_nodes({3 * kMiB, 3 * kMiB}));
+  ASSERT_TRUE(shorter.ok()) << shorter.error().message;
+  EXPECT_LT(shorter->max_model_len, half->max_model_len);
+}
+
+TEST(Sizing, NodesThatAreUnevenHoldWhatTheyHoldTogether) {
+  const ModelSpec spec = spec_of_1k_context();
+  const ModelOptions options{.max_model_len = "1024", .max_num_batched_tokens = 64};
+  const auto sizing = choose_sizing(options, spec, machine_of_nodes({16 * kMiB, kMiB}));
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->devices.size(), 1U);
+  EXPECT_EQ(sizing->devices.front().memory_bytes, 17 * kMiB);
+  EXPECT_EQ(sizing->cpus.front().where.nodes, (std::vector{0, 1}));
+}
+
+// What is checked after a division may need another one.
+TEST(Sizing, ADivisionThatIsRefusedLaterIsFollowedByTheNext) {
+  const ModelSpec spec = spec_of_1k_context();
+  const auto sizing = choose_sizing({}, spec, machine_of_nodes({kGiB, kGiB}), [](Sizing& tried) {
+    return tried.replicas() == 2 ? Status(make_error(ErrorCode::kExhausted, "too little"))
+                                 : Status();
+  });
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  EXPECT_EQ(sizing->replicas(), 1);
+  EXPECT_EQ(sizing->devices.size(), 2U);
+}
+
+TEST(Sizing, FlagsThatNameDevicesOrADivisionSayWhatIsTaken) {
+  const ModelSpec spec = spec_of_1k_context();
+  const Machine machine = machine_of_nodes({kGiB, kGiB});
+  for (const ModelOptions& options :
+       {ModelOptions{.group = {.replicas = 1}}, ModelOptions{.compute = {.threads = 4}},
+        ModelOptions{.compute = {.cpus = "0-3"}}, ModelOptions{.device_memory = "1536MiB"},
+        ModelOptions{.group = {.devices = "1"}}}) {
+    const auto sizing = choose_sizing(options, spec, machine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_EQ(sizing->devices.size(), 1U);
+    EXPECT_EQ(sizing->cpus.front().where.cpus, (std::vector{0, 1, 2, 3}));
+  }
+  EXPECT_EQ(choose_sizing({.group = {.pipeline = 2}}, spec, machine)->replicas(), 1);
+}
+
+TEST(Sizing, MoreReplicasThanCpusIsAWarning) {
+  const auto four = choose_sizing({.group = {.replicas = 4}}, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(four.ok()) << four.error().message;
+  ASSERT_EQ(four->cpus.size(), 4U);
+  EXPECT_EQ(four->cpus[3].threads, 1);
+  EXPECT_EQ(four->cpus[3].where.cpus, (std::vector{0, 1, 2}));
+  ASSERT_EQ(four->warnings.size(), 1U);
+  EXPECT_EQ(four->warnings[0],
+            "4 replicas share 3 CPUs and wait for each other: --data-parallel-size 3 would not");
+}
+
+TEST(Sizing, ReplicasWithoutRoomAreRefusedWithTheNumberThatFits) {
+  const ModelSpec spec = spec_of_1k_context();
+  ModelOptions options{.max_model_len = "1024", .group = {.replicas = 400}};
+  const auto refused = choose_sizing(options, spec, kMachine);
+  ASSERT_FALSE(refused.ok());
+  const std::string& message = refused.error().message;
+  const std::string flag = ", --data-parallel-size ";
+  const std::size_t at = message.find(flag);
+  ASSERT_NE(at, std::string::npos) << message;
+  options.group.replicas = std::stoi(message.substr(at + flag.size()));
+  EXPECT_GT(options.group.replicas, 1);
+  EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << message;
+  const auto too_much =
+      choose_sizing({.device_memory = "600MiB", .group = {.replicas = 2}}, spec, kMachine);
+  ASSERT_FALSE(too_much.ok());
+  EXPECT_EQ(too_much.error().message,
+            "--device-memory 600MiB: only 512.0 MiB are free for each of 2 devices: ask for less");
+}
+
+// Returns the bytes that the devices of these replicas take each, as workers allocate them.
+std::int64_t allocated_bytes(const ModelOptions& options, const ModelSpec& spec,
+                             const Sizing& sizing) {
+  const auto devices = static_cast<int>(sizing.devices.size());
+  const int rows =
+      joint_rows(options.max_num_batched_tokens, sizing.replicas(), options.max_num_seqs);
+  const auto fabric = Fabric::create({.devices = devices,
+                                      .rows = rows,
+                                      .hidden = spec.hidden,
+                                      .steps_in_flight = joint_steps(sizing)});
+  const auto scratch = Scratch::create(spec, rows, kLogitRows, widest_share(sizing.form));
+  return sizing.budget.pages * sizing.budget.page_bytes + (*fabric)->bytes() / devices +
+         scratch->bytes();
+}
+
+TEST(Sizing, BuffersOfReplicasThatMayBeJoinedAreWithinDeviceMemory) {
+  const ModelSpec spec = spec_of_1k_context();
+  for (const int replicas : {2, 3}) {
+    ModelOptions options{.device_memory = "48MiB",
+                         .may_morph = true,
+                         .ladder = {Precision::kW8},
+                         .group = {.replicas = replicas, .most_tensor = 2}};
+    const auto sizing = choose_sizing(options, spec, kMachine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_TRUE(sizing->joins);
+    const std::int64_t bytes = allocated_bytes(options, spec, *sizing);
+    EXPECT_LE(bytes, 48 * kMiB);
+    EXPECT_GT(bytes, 47 * kMiB) << "KV takes the rest";
+    options.device_memory = "16MiB";
+    const auto refused = choose_sizing(options, spec, kMachine);
+    ASSERT_FALSE(refused.ok());
+    options.device_memory = named_value(refused.error().message, "use --device-memory");
+    EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << refused.error().message;
+  }
+}
+
+// Devices as a file describes them.
+ModelOptions with_devices(const TemporaryDirectory& directory, const std::string& toml) {
+  const auto path = directory.path() / "devices.toml";
+  std::ofstream(path) << toml;
+  return {.max_model_len = "1024", .group = {.devices = path, .pipeline = 2}};
+}
+
+TEST(Sizing, MemoryOfADeviceFileIsABoundThatKvMayFill) {
+  const TemporaryDirectory directory;
+  const ModelSpec spec = spec_of_1k_context();
+  const auto sized = [&](const std::string& first, const std::string& second) {
+    return choose_sizing(
+        with_devices(directory, fmt::format("[[device]]\ncpus = \"0\"\nmemory = \"{}\"\n"
+                                            "[[device]]\ncpus = \"1\"\nmemory = \"{}\"\n",
+                                            first, second)),
+        spec, kMachine);
+  };
+  const auto flag =
+      choose_sizing({.max_model_len = "1024", .device_memory = "16MiB", .group = {.pipeline = 2}},
+                    spec, kMachine);
+  const auto file = sized("16MiB", "16MiB");
+  ASSERT_TRUE(flag.ok() && file.ok()) << file.error().message;
+  EXPECT_EQ(file->form.kv.blocks, flag->form.kv.blocks);
+  EXPECT_TRUE(file->warnings.empty());
+  const auto uneven = sized("20MiB", "16MiB");
+  ASSERT_TRUE(uneven.ok());
+  EXPECT_EQ(uneven->form.kv.blocks, flag->form.kv.blocks);
+  ASSERT_EQ(uneven->warnings.size(), 1U);
+  EXPECT_EQ(uneven->warnings[0],
+            "device 1 has 16.0 MiB and device 0 has 20.0 MiB: every device takes as much as the "
+            "smallest");
+  int refused = 0;
+  for (int kib = 256; kib < 16 * 1024; kib += 256) {
+    const std::string bytes = fmt::format("{}KiB", kib);
+    const auto small = sized(bytes, bytes);
+    if (small.ok()) {
+      continue;
+    }
+    ++refused;
+    const std::string& message = small.error().message;
+    const std::string remedy = "memory = \"";
+    const std::size_t at = message.find(remedy);
+    ASSERT_NE(at, std::string::npos) << message;
+    const std::size_t value = at + remedy.size();
+    const std::string enough = message.substr(value, message.find('"', value) - value);
+    EXPECT_TRUE(sized(enough, enough).ok()) << message;
+  }
+  EXPECT_GT(refused, 10);
+}
+
+TEST(Sizing, MemoryIsGivenByAFileOrAFlag) {
+  const TemporaryDirectory directory;
+  ModelOptions options = with_devices(directory,
+                                      "[[device]]\ncpus = \"0\"\nmemory = \"16MiB\"\n"
+                                      "[[device]]\ncpus = \"1\"\n");
+  options.device_memory = "20MiB";
+  const auto both = choose_sizing(options, spec_of_1k_context(), kMachine);
+  ASSERT_FALSE(both.ok());
+  EXPECT_EQ(both.error().message, "--device-memory 20MiB: " + options.group.devices +
+                                      " gives the memory of its devices: remove one of them");
+}
+
+}  // namespace
+}  // namespace protean
