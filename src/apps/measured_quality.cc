@@ -72,7 +72,7 @@ std::optional<Configuration> stored_as(const MeasuredForm& measured,
                                        const MeasuredForm& reference) {
   const auto stored = common_precision(measured.form);
   const auto full = common_precision(reference.form);
-  if (!stored || !full || is_below(*full, Precision::kBf16)) {
+  if (!stored || !full || full->quantised() || *full == Precision::kS24) {
     return std::nullopt;
   }
   Configuration found{.weights = *stored, .kv = measured.form.kv.precision};

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cost/pruned_spec.h"
+#include "model/variant_file.h"
 
 namespace protean {
 namespace {

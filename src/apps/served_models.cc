@@ -333,8 +333,6 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
   return models;
 }
 
-// The fingerprint runs on the first device. Devices that share steps take what it says of their
-// parts.
 void learn_costs(OpenModel& model, const Harvest& harvest) {
   ReplicaOptions& replica = model.replica;
   const Checkpoint& checkpoint = *model.files->checkpoint;

@@ -193,6 +193,9 @@ TEST_F(Decide, ALowerFormHasToPayAgainstFullPrecisionTooIfThatIsABetterWayOut) {
     return decision.wanted ? decision.wanted->form : eight;
   };
   EXPECT_EQ(decided_at(policy), full);
+  const auto forms = policy.decide({slow, 512}, load, at(eight)).predictions;
+  ASSERT_EQ(forms[1].verdict, "chosen");
+  EXPECT_GT(forms[1].cost_most, forms.back().cost_most) << "a minute against a burst's seconds";
   FormBounds lower_only = bounds;
   lower_only.full = eight;
   lower_only.ladder = {Precision::kW8, Precision::kW4};

@@ -124,11 +124,11 @@ GroupCost sequence_cost(const StepCost& alone, const ModelSpec& spec, KvPrecisio
       *us /= devices;
     }
     all.near_kv_tokens *= devices;
+    all.fixed_us += power == 0 ? 0 : 2.0 * spec.layers * exchange.us;
     for (LayersCost& layers : all.layers) {
       if (!layers.is_known()) {
         continue;
       }
-      layers.step_us += power == 0 ? 0 : 2.0 * spec.layers * exchange.us;
       layers.token_us = layers.token_us / devices + others * kv_us;
       layers.more_token_us = layers.more_token_us / devices + others * kv_us;
       layers.bend_tokens *= devices;

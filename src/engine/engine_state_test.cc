@@ -12,7 +12,7 @@ namespace {
 TEST(EngineState, AGroupKnowsWhatTheHomeWithMostAnswersKnows) {
   std::vector<EngineState> homes(2);
   for (EngineState& home : homes) {
-    home.times.emplace(StepCost{}, StepPrecision{}, 512);
+    home.times.emplace(StepSpeed(StepCost{}, 512), StepPrecision{});
   }
   for (int answer = 0; answer < 50; ++answer) {
     homes[1].times->answer_done(10, 500);

@@ -298,13 +298,14 @@ std::optional<std::vector<Fleet::Unit>> Fleet::two_to_weigh(std::vector<Unit>& u
     return joined_form(*stations_[unit.index].engine->form(), 1);
   };
   std::sort(units.begin(), units.end(), [&](const Unit& a, const Unit& b) {
-    return std::tuple(a.replicas, -lacks(a), -a.view.load.waiting, a.index) <
-           std::tuple(b.replicas, -lacks(b), -b.view.load.waiting, b.index);
+    return std::tuple(a.replicas, -lacks(a), -a.view.load.waiting.prompts, a.index) <
+           std::tuple(b.replicas, -lacks(b), -b.view.load.waiting.prompts, b.index);
   });
   for (auto first = units.begin(); first != units.end(); ++first) {
     std::optional<Unit> second;
     const auto busy = [](const Unit& unit) {
-      return unit.view.load.waiting + unit.view.load.admitted + unit.view.load.decoding;
+      return unit.view.load.waiting.prompts + unit.view.load.admitted.prompts +
+             unit.view.load.decoding;
     };
     for (auto other = std::next(first); other != units.end(); ++other) {
       if (other->replicas == first->replicas && form_of(*other) == form_of(*first) &&

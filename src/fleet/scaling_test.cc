@@ -156,7 +156,7 @@ TEST(Scaling, AGroupByLayersIsNotPartedForALongRequest) {
   GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
   ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
   scene.settle();
-  scene.arrive(5, 230, 10);  // needs four replicas
+  scene.arrive(5, 350, 10);  // needs four replicas
   scene.settle();
   EXPECT_EQ(scene.sink.seen.at(RequestId{1}).finished->reason, FinishReason::kFailed);
   EXPECT_EQ(scene.groups(), "01 2 3");
@@ -176,7 +176,7 @@ TEST(Scaling, ALongRequestWaitsForReplicasThatHaveDroppedLayers) {
   }
   ASSERT_EQ(scene.groups(), "01 2 3");
   ASSERT_FALSE(scene.sink.seen.at(RequestId{1}).finished) << "the burst goes on";
-  scene.arrive(5, 230, 10);  // needs four replicas
+  scene.arrive(5, 350, 10);  // needs four replicas
   scene.settle();
   scene.expect_all_answered();
   EXPECT_EQ(scene.groups(), "0 1 2 3");

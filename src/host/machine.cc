@@ -107,8 +107,8 @@ std::optional<std::int64_t> free_bytes_of_node(const Machine& machine, int node)
     all += static_cast<double>(bytes);
   }
   const double part = all > 0 ? static_cast<double>(found->second) / all : 0;
-  return std::min(found->second,
-                  static_cast<std::int64_t>(part * static_cast<double>(machine.free_memory_bytes)));
+  return std::min<std::int64_t>(
+      found->second, std::llround(part * static_cast<double>(machine.free_memory_bytes)));
 }
 
 std::int64_t free_memory_bytes() {

@@ -127,7 +127,7 @@ TEST(GroupsSimulation, LongRequestsGoToTheWidestGroup) {
       {kNsPerS, 40, 40}, {kNsPerS + kNsPerMs, 200, 10}, {kNsPerS + 2 * kNsPerMs, 200, 10}};
   const SimulationReport report = simulate(config, trace);
   expect_nothing_lost(config, trace, report);
-  EXPECT_EQ(report.groups->together_total, 4) << "nobody waits for another group";
+  EXPECT_EQ(report.groups->together_total, 2) << "nobody waits for another group";
   for (const FinishedRequest& request : report.finished) {
     EXPECT_EQ(request.replica, ReplicaId{0});
   }

@@ -259,10 +259,9 @@ INSTANTIATE_TEST_SUITE_P(Precisions, Groups,
                                           testing::Values(KvPrecision::kBf16, KvPrecision::kInt8),
                                           testing::Bool()),
                          [](const auto& info) {
-                           const auto [weights, kv, everything] = info.param;
-                           return std::string(to_string(weights)) + "_kv_" +
-                                  std::string(to_string(kv)) +
-                                  (everything ? "_all" : "_norm_over_heads");
+                           return std::string(to_string(std::get<0>(info.param))) + "_kv_" +
+                                  std::string(to_string(std::get<1>(info.param))) +
+                                  (std::get<2>(info.param) ? "_all" : "_norm_over_heads");
                          });
 
 // The steps of a morph, one before each step of the traffic.
