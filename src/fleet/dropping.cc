@@ -75,9 +75,16 @@ Result<DropPolicy> parse_drop(std::string_view name) {
 }
 
 std::int64_t blocks_lacking(std::span<const DropCandidate> candidates) {
-  std::int64_t lacking = 0;
+  std::int64_t awaited = 0;
+  std::int64_t waiting = 0;
   for (const DropCandidate& candidate : candidates) {
-    lacking += candidate.kv_blocks_awaited - (candidate.kv_blocks - candidate.kv_blocks_used);
+    awaited += candidate.kv_blocks_awaited;
+    waiting += candidate.waiting;
+  }
+  const std::int64_t request = waiting == 0 ? 1 : std::max<std::int64_t>(1, awaited / waiting);
+  std::int64_t lacking = awaited;
+  for (const DropCandidate& candidate : candidates) {
+    lacking -= (candidate.kv_blocks - candidate.kv_blocks_used) / request * request;
   }
   return lacking;
 }

@@ -33,6 +33,7 @@ struct DropCandidate {
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_used = 0;
   std::int64_t kv_blocks_awaited = 0;  // blocks that queued requests need
+  int waiting = 0;                     // queued requests
   std::int64_t whole_kv_blocks = 0;    // blocks of its replicas together if nothing is dropped
   std::int64_t home_kv_blocks = 0;     // of one of the parts that it splits into
   std::int64_t largest_need = 0;       // blocks of its longest request when that ends
@@ -47,7 +48,7 @@ struct DropCopy {
 };
 
 // Returns the blocks that queued requests need beyond those that are free; less than 0 if some stay
-// free.
+// free. What is free in a candidate counts as far as it holds whole requests of the mean size.
 std::int64_t blocks_lacking(std::span<const DropCandidate> candidates);
 
 // Returns the groups that drop as much as queued requests lack KV; as much as there is if that is

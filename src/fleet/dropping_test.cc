@@ -76,6 +76,18 @@ TEST(Dropping, FreeKvOfOthersCountsFirst) {
   EXPECT_EQ(drop_of({drop_candidate({0}, 20, 11), drop_candidate({1}, 10, 0)}), "01");
 }
 
+TEST(Dropping, FreePiecesThatHoldNoQueuedRequestDoNotCount) {
+  const auto three = [](std::int64_t free, std::int64_t awaited, int waiting) {
+    std::vector candidates = {drop_candidate({0}, 20, awaited), drop_candidate({1}, 20 - free, 0),
+                              drop_candidate({2}, 20 - free, 0)};
+    candidates[0].waiting = waiting;
+    return candidates;
+  };
+  EXPECT_EQ(drop_of(three(6, 12, 2)), "");
+  EXPECT_EQ(drop_of(three(5, 12, 2)), "012") << "twelve blocks are lacking, and ten are free";
+  EXPECT_EQ(drop_of(three(5, 10, 2)), "");
+}
+
 TEST(Dropping, GroupsThatHaveDroppedLayersStay) {
   EXPECT_EQ(drop_of({drop_candidate({0, 1}, 40, 9), drop_candidate({2}, 20, 0),
                      drop_candidate({3}, 20, 0)}),

@@ -43,6 +43,7 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
                                               .kv_blocks = seen.kv_blocks,
                                               .kv_blocks_used = seen.kv_blocks_used,
                                               .kv_blocks_awaited = seen.kv_blocks_awaited,
+                                              .waiting = seen.waiting,
                                               .whole_kv_blocks = seen.kv_blocks});
     if (candidate.by_layers) {
       const Group& group = grouping_.group(replica);
