@@ -158,7 +158,7 @@ TEST(Scaling, AGroupByLayersIsNotPartedForALongRequest) {
     GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper, .drop = drop});
     ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
     scene.settle();
-    scene.arrive(5, 350, 10);  // needs four replicas
+    scene.arrive(5, 700, 10);  // needs four replicas
     scene.settle();
     const auto& finished = scene.sink.seen.at(RequestId{1}).finished;
     ASSERT_TRUE(finished.has_value()) << "it waits without end";
@@ -180,7 +180,7 @@ TEST(Scaling, ALongRequestWaitsForReplicasThatHaveDroppedLayers) {
   }
   ASSERT_EQ(scene.groups(), "01 2 3");
   ASSERT_FALSE(scene.sink.seen.at(RequestId{1}).finished) << "the burst goes on";
-  scene.arrive(5, 350, 10);  // needs four replicas
+  scene.arrive(5, 700, 10);  // needs four replicas
   scene.settle();
   scene.expect_all_answered();
   EXPECT_EQ(scene.groups(), "0 1 2 3");
