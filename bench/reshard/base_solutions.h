@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -80,10 +81,14 @@ class MigrateAndDefragment {
   // Reserves the memory for what arrives. It is used up by one run.
   void reserve() { reserved_ = written(devices_, layers_ * kLive * (devices_ - 1) * piece()); }
   void run() {
-    for (int layer = 0; layer < layers_; ++layer) {
-      on_all(devices_, [&](int device) { migrate(layer, device); });
-      on_all(devices_, [&](int device) { defragment(layer, device); });
-    }
+    std::barrier together(devices_);
+    on_all(devices_, [&](int device) {
+      for (int layer = 0; layer < layers_; ++layer) {
+        migrate(layer, device);
+        together.arrive_and_wait();
+        defragment(layer, device);
+      }
+    });
   }
 
  private:

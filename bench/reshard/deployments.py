@@ -9,6 +9,7 @@ import json
 import math
 import os
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 MODEL = "qwen2.5-32b"
@@ -47,8 +48,10 @@ class Simulator:
                 f"slowdown = {list(slowdown or self.slowdown)}\n" + (f"longest = {limits}\n" if limits else "")
                 + ("sequence = true\n" if sequence else ""))
         path = os.path.join(self.folder, f"cluster{abs(hash(text))}.toml")
-        with open(path, "w") as file:
-            file.write(text)
+        if not os.path.exists(path):
+            with tempfile.NamedTemporaryFile("w", dir=self.folder, delete=False) as file:
+                file.write(text)
+            os.replace(file.name, path)  # another thread may read it
         return path
 
     def run(self, cluster, *flags):

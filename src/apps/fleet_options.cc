@@ -25,7 +25,7 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
          "--scale", options.scale,
          "What becomes of a request that no replica can hold. off: it is refused; paper: "
          "replicas become one group for it, as in AMOEBA, and split again after it; "
-         "layers: the same by layers, as with KunServe, to compare; "
+         "layers: 2, 4 or 8 of them divide layers for it at once, as with KunServe, to compare; "
          "neighbours: the same with the neighbours of the replica that --router chose, "
          "whatever others could hold, to compare; joint: as paper, and replicas also become "
          "one and split again if fewer requests are predicted to be late")
@@ -69,6 +69,12 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
 Status check_groups(const FleetOptions& options, const GroupOptions& group) {
   const std::string& scale = options.scale;
   const std::string& drop = options.drop;
+  if (scale == "layers" && drop != "off") {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--scale layers with --drop {}: only one of them may form groups by layers: "
+                      "remove the other",
+                      drop);
+  }
   if (scale == "layers" && group.replicas < 2) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--scale layers needs several replicas: add --data-parallel-size 2, or more");

@@ -84,6 +84,7 @@ struct GroupsStatus {
   std::int64_t together_total = 0;     // changes that ended in one group
   std::int64_t apart_total = 0;        // changes that ended in several replicas
   std::int64_t failures_total = 0;     // changes that turned back or were given up
+  std::int64_t records_total = 0;      // records ever put into the history
   std::int64_t kv_bytes_total = 0;     // of all changes, as in RegroupRecord
   std::int64_t weight_bytes_total = 0;
   std::vector<ReplicaFailure> failed;  // replicas that are out of service

@@ -53,13 +53,17 @@ ScaleCandidate Fleet::candidate_of(std::size_t index) const {
   const GroupBy by = divides_by(grouping_.config().scale);
   const std::size_t home = by == GroupBy::kLayers ? 0 : power - 1;  // the power of each home
   const auto formed = formed_.find(std::pair(replica, replicas));
+  std::int64_t home_blocks = power > 0 && power <= blocks_of_.size() ? blocks_of_[home] : 0;
+  if (grouping_.is_group(replica)) {
+    home_blocks = std::min(home_blocks, grouping_.group(replica).home.kv.blocks);
+  }
   return {.replica = replica,
           .replicas = static_cast<int>(replicas),
           .requests = load.running + load.waiting,
           .formed_for_long =
               formed != formed_.end() && formed->second.for_long && grouping_.by(replica) == by,
-          .holds_long = power > 0 && power <= blocks_of_.size() &&
-                        at(replica).largest_need() > blocks_of_[home],
+          .holds_long =
+              power > 0 && power <= blocks_of_.size() && at(replica).largest_need() > home_blocks,
           .kv_used_share = static_cast<double>(load.kv_blocks_used) /
                            static_cast<double>(std::max<std::int64_t>(1, load.kv_blocks))};
 }
@@ -273,7 +277,8 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
 }
 
 // Asks for a group that can hold a held request, or takes back an order to part one. If there can
-// be none, ends the request, unless replicas that have dropped layers will be alone again. Returns true if held requests should be looked at again now.
+// be none, ends the request, unless replicas that have dropped layers will be alone again. Returns
+// true if held requests should be looked at again now.
 bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const HeldRequest& held = held_[index];
   const std::int64_t blocks = blocks_needed(held.prompt_tokens(), held.asks().max_tokens);
@@ -302,10 +307,11 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   return true;
 }
 
-// Returns true if a policy formed groups by layers, whose replicas will be alone again.
+// Returns true if there are groups by layers that are sure to part: those that the scale policy
+// formed, and all of them with `--drop paper`.
 bool Fleet::layers_return() const {
   const GroupConfig& config = grouping_.config();
-  const bool restores = config.drop != DropPolicy::kOff && config.restores;
+  const bool restores = config.drop == DropPolicy::kPaper && config.restores;
   bool some = false;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     some = some ||

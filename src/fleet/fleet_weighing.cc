@@ -52,8 +52,7 @@ void Fleet::weigh(TimeNs now_ns) {
     return;
   }
   weighing_.next_ns = now_ns + kWeighEveryNs;
-  const bool none_forms = held_.empty() || (!grouping_.busy() && layers_return());
-  if (none_forms && now_ns >= attempts_.not_before_ns && regroups(now_ns)) {
+  if (held_.empty() && now_ns >= attempts_.not_before_ns && regroups(now_ns)) {
     return;
   }
   for (std::size_t i = 0; i < stations_.size(); ++i) {

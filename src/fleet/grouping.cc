@@ -404,6 +404,7 @@ void Grouping::finish() {
     status_.history.erase(status_.history.begin());
   }
   status_.history.push_back(std::move(record));
+  ++status_.records_total;
   told_at_rest_ = false;  // a change that fails at once begins and ends between two looks
 }
 
@@ -429,9 +430,7 @@ std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
     return nullptr;
   }
   told_at_rest_ = !running_ && at_rest_;
-  std::string tell = fmt::format("{} {}", status_.failed.size(),
-                                 status_.history.size() + status_.failures_total +
-                                     status_.together_total + status_.apart_total);
+  std::string tell = fmt::format("{} {}", status_.failed.size(), status_.records_total);
   if (running_) {
     const RegroupRecord& record = running_->record();
     tell += fmt::format(" {} {} {} {} {}", names_of(record.replicas), record.together, record.steps,

@@ -55,7 +55,8 @@ std::optional<std::vector<ReplicaId>> choose_scale_up(std::span<const ScaleCandi
                                                       std::span<const std::int64_t> blocks_of);
 
 // Returns the least loaded replicas that are to become one by layers for a request of so many
-// blocks: as few as suffice. `blocks_of` is as above. Nothing if there are too few that are alone.
+// blocks: the smallest power of two that suffices. `blocks_of` is as above. Nothing if there are
+// too few that are alone.
 std::optional<std::vector<ReplicaId>> choose_scale_layers(
     std::span<const ScaleCandidate> candidates, std::int64_t blocks,
     std::span<const std::int64_t> blocks_of);

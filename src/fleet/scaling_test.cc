@@ -151,15 +151,19 @@ TEST(Scaling, AGroupThatThePolicyDidNotFormTakesShortRequests) {
   }
 }
 
-// Devices that have dropped layers join no others, so a long request leaves their group alone.
+// Devices that have dropped layers join no others, so a long request leaves their group alone. It
+// does not wait for a group that no policy is sure to part.
 TEST(Scaling, AGroupByLayersIsNotPartedForALongRequest) {
-  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
-  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
-  scene.settle();
-  scene.arrive(5, 350, 10);  // needs four replicas
-  scene.settle();
-  EXPECT_EQ(scene.sink.seen.at(RequestId{1}).finished->reason, FinishReason::kFailed);
-  EXPECT_EQ(scene.groups(), "01 2 3");
+  for (const DropPolicy drop : {DropPolicy::kOff, DropPolicy::kReleased, DropPolicy::kJoint}) {
+    GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper, .drop = drop});
+    ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+    scene.settle();
+    scene.arrive(5, 700, 10);  // needs four replicas
+    scene.settle();
+    const auto& finished = scene.sink.seen.at(RequestId{1}).finished;
+    ASSERT_TRUE(finished.has_value()) << "it waits without end";
+    EXPECT_EQ(finished->reason, FinishReason::kFailed);
+  }
 }
 
 // While KV is short, a long request waits until replicas that dropped layers have them again.
@@ -176,7 +180,7 @@ TEST(Scaling, ALongRequestWaitsForReplicasThatHaveDroppedLayers) {
   }
   ASSERT_EQ(scene.groups(), "01 2 3");
   ASSERT_FALSE(scene.sink.seen.at(RequestId{1}).finished) << "the burst goes on";
-  scene.arrive(5, 350, 10);  // needs four replicas
+  scene.arrive(5, 700, 10);  // needs four replicas
   scene.settle();
   scene.expect_all_answered();
   EXPECT_EQ(scene.groups(), "0 1 2 3");

@@ -115,6 +115,8 @@ struct GroupStorm : ReplicasTest {
                }
              });
     ASSERT_FALSE(HasFatalFailure());
+    ASSERT_NE(status, nullptr);
+    EXPECT_GE(status->together_total + status->apart_total, changes);
     expect_at_rest(*status, options);
     FleetLoad one(options_of(1, kept), *this);
     one.run(load.answers.size(), 16);

@@ -42,9 +42,9 @@ void log_failures(const GroupsStatus* before, const GroupsStatus& now) {
   std::vector<std::string> lines;
   for (auto record = now.history.rbegin(); record != now.history.rend() && fresh > 0; ++record) {
     if (!record->failure.empty()) {
-      lines.push_back(fmt::format("replicas {} are {} after a change that did not succeed: {}",
-                                  names_of(record->replicas),
-                                  record->together ? "one group" : "apart", record->failure));
+      lines.push_back(fmt::format(
+          "groups of replicas {} are {} after a change that did not succeed: {}",
+          names_of(record->replicas), record->together ? "one group" : "apart", record->failure));
       --fresh;
     }
   }

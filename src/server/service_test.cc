@@ -370,7 +370,8 @@ TEST_F(ServiceTest, EachChangeOfGroupsIsMeasuredAndEachFailureLogged) {
   deliver_groups(status);
   const std::string log = testing::internal::GetCapturedStderr();
   const std::string line =
-      "replicas 0, 1 are apart after a change that did not succeed: turned back: an operator's "
+      "groups of replicas 0, 1 are apart after a change that did not succeed: turned back: an "
+      "operator's "
       "wish";
   EXPECT_NE(log.find(line), std::string::npos) << log;
   EXPECT_EQ(log.find(line), log.rfind(line)) << "each is logged once";

@@ -254,10 +254,11 @@ TEST(GroupsSimulation, SwappedKvIsNotComputedAgain) {
 // repeated, and pages are conserved, which the simulated devices check at each step.
 TEST(GroupsSimulation, AThousandRequestsEndThroughManyChanges) {
   for (const ScalePolicy scale : {ScalePolicy::kPaper, ScalePolicy::kLayers}) {
-    const SimulationConfig config = grouped_config({.scale = scale, .drop = DropPolicy::kPaper});
+    const bool shards = scale == ScalePolicy::kPaper;
+    const SimulationConfig config =
+        grouped_config({.scale = scale, .drop = shards ? DropPolicy::kPaper : DropPolicy::kOff});
     std::vector<TraceRequest> trace = poisson(1000, 8, 30, 12);
     for (std::size_t i = 0; i < trace.size(); i += 50) {
-      const bool shards = scale == ScalePolicy::kPaper;
       trace[i].input_tokens = 200 + (shards ? 3 * static_cast<int>(i % 150) : 0);
     }
     const SimulationReport report = simulate(config, trace);

@@ -154,10 +154,8 @@ class World : public TokenSink {
 
   // Keeps the changes that have ended since the status before.
   void see(const GroupsStatus& status) {
-    const auto all = [](const GroupsStatus& of) {
-      return of.together_total + of.apart_total + of.failures_total;
-    };
-    const std::int64_t ended = all(status) - (report_.groups ? all(*report_.groups) : 0);
+    const std::int64_t ended =
+        status.records_total - (report_.groups ? report_.groups->records_total : 0);
     const std::int64_t shown = std::min(ended, static_cast<std::int64_t>(status.history.size()));
     report_.changes.insert(report_.changes.end(), status.history.end() - shown,
                            status.history.end());

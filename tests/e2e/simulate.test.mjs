@@ -173,7 +173,7 @@ describe('protean simulate', () => {
         const note = result.notes.find((one) => one.includes('begins with'));
         return { ...result, blocks: Number(/([0-9]+) blocks/.exec(note)[1]) };
       });
-      assert.notEqual(sequence.median_tpot_ms, tensor.median_tpot_ms);
+      assert.ok(sequence.median_tpot_ms < tensor.median_tpot_ms, 'sums of this small model take longer than its weights');
       assert.ok(sequence.blocks < tensor.blocks, 'each device has less memory for KV');
     });
 
