@@ -21,6 +21,7 @@ namespace protean {
 namespace {
 
 constexpr int kBlockTokens = 16;
+constexpr double kPatienceOfProfilesS = 300;  // nothing waits for them but other changes
 constexpr std::array kPlannedKvs = {KvPrecision::kBf16, KvPrecision::kInt8};
 
 Result<DeploymentWish> wish_of(const IntentOptions& wanted, const ModelSpec& spec,
@@ -338,6 +339,7 @@ Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,
   for (FingerprintOptions& wanted : *fingerprints) {
     progress = {.fingerprint = progress.fingerprint + 1, .fingerprints = progress.fingerprints};
     told(progress);
+    wanted.patience_s = kPatienceOfProfilesS;
     wanted.told = [&](const FingerprintProgress& now) {
       progress.steps = now.steps;
       progress.of_steps = now.of_steps;

@@ -15,7 +15,7 @@ namespace protean {
 namespace {
 
 constexpr TimeNs kRest = 4;  // of the time of a step of a fingerprint, after it, under load
-constexpr TimeNs kShortestRestNs = kNsPerS / 4;
+constexpr TimeNs kShortestRestNs = kNsPerS / 50;
 constexpr TimeNs kLongestRestNs = kNsPerS;
 constexpr std::chrono::milliseconds kLook{1};  // between looks at whether there are requests
 

@@ -38,9 +38,6 @@ constexpr int kStepsToSettle = 3;
 // A pause after which a step is as slow as after any longer one, and how often that is timed.
 constexpr std::chrono::milliseconds kIdle{50};
 constexpr int kWakes = 3;
-// Runs that are discarded because requests came meanwhile, after which a time of such a run is
-// taken: under a load that never ends no other is to be had.
-constexpr int kMostDisturbed = 64;
 
 int timed_vocab(const ModelSpec& spec, Precision highest) {
   const std::int64_t row =
@@ -108,9 +105,7 @@ class Measurement {
     warm_up(**rig);
     double round_s = 0;
     for (int round = 0;
-         round == 0 || (round < kMostRounds && used_s() + round_s < options_.budget_s &&
-                        disturbed_ < kMostDisturbed);
-         ++round) {
+         round == 0 || (round < kMostRounds && used_s() + round_s < options_.budget_s); ++round) {
       const double before_s = used_s();
       time_all(**rig, round);
       round_s = used_s() - before_s;
@@ -312,8 +307,13 @@ class Measurement {
     return !stopped_;
   }
 
+  // Returns true if times are taken although requests come.
+  bool gave_up() const {
+    return static_cast<double>(lost_ns_) > options_.patience_s * static_cast<double>(kNsPerS);
+  }
+
   // Returns true if times since the latest turn will be discarded.
-  bool is_disturbed() const { return disturbed_ < kMostDisturbed && (!turn_ || turn_ != quiet()); }
+  bool is_disturbed() const { return !gave_up() && (!turn_ || turn_ != quiet()); }
 
   // See Harvest; 0 if nothing else computes.
   std::optional<std::uint64_t> quiet() const {
@@ -324,8 +324,8 @@ class Measurement {
     double value = 0;
     bool disturbed = false;  // others had requests meanwhile
   };
-  // Measures again if requests came meanwhile, unless that has happened too often. Without a result
-  // if the measurement is to end.
+  // Measures again if requests came meanwhile, until patience ends. Without a result if the
+  // measurement is to end.
   template <class Measure>
   Measured in_quiet(const Measure& measure) {
     while (pause()) {

@@ -31,6 +31,9 @@ struct FingerprintOptions {
   // Asked before each timed run and each component that is loaded. Times during which requests came
   // are discarded.
   Harvest harvest = {};
+  // Time that may be lost to requests, by waiting and by discarded times. Then times are taken
+  // although requests come: under a load that never ends there are no others.
+  double patience_s = 2;
   // Returns the times that an earlier measurement, which did not end, kept of a step; may be empty.
   std::function<std::vector<double>(const std::string& step)> kept_us = {};
   // Keeps the time of a step that was measured; may be empty.

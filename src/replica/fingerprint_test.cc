@@ -87,7 +87,7 @@ TEST(Fingerprint, EndsWhenItIsToldTo) {
 }
 
 // Measures a fingerprint while requests come in the first `busy` looks.
-Result<Fingerprint> measure_beside(int busy, std::vector<double>& kept_us) {
+Result<Fingerprint> measure_beside(int busy, std::vector<double>& kept_us, double patience_s = 60) {
   cpu::Team team(1);
   const RandomCheckpoint checkpoint(team, tiny(3), 1);
   std::uint64_t looks = 0;
@@ -98,6 +98,7 @@ Result<Fingerprint> measure_beside(int busy, std::vector<double>& kept_us) {
                    .budget_s = 0,
                    .harvest = {.await_turn = [] { return true; },
                                .quiet = [&] { return std::optional(std::min(looks++, many)); }},
+                   .patience_s = patience_s,
                    .keep_us = [&](const std::string&, double us) { kept_us.push_back(us); }});
 }
 
@@ -111,7 +112,7 @@ TEST(Fingerprint, TimesDuringWhichRequestsComeAreDiscarded) {
   EXPECT_EQ(found->disturbed_steps, 0) << "each step was timed again";
   EXPECT_EQ(later.size(), alone.size());
   std::vector<double> none;
-  const auto always = measure_beside(1 << 30, none);
+  const auto always = measure_beside(1 << 30, none, 0.01);
   ASSERT_TRUE(always.ok()) << "under a load that never ends it ends too";
   EXPECT_EQ(static_cast<std::size_t>(always->disturbed_steps), always->steps.size() + 4)
       << "the steps, three after a pause, and the speed of copies";

@@ -38,13 +38,13 @@ Result<Fingerprint> measure(const StepCostSource& source, const std::function<vo
       {.layers = {Precision::kBf16},
        .kv = {},
        .budget_s = 0,
-       .harvest = {
-           .await_turn =
-               [&] {
-                 pause();
-                 return true;
-               },
-           .quiet = [&] { return quiet ? std::optional<std::uint64_t>(0) : std::nullopt; }}},
+       .harvest = {.await_turn =
+                       [&] {
+                         pause();
+                         return true;
+                       },
+                   .quiet = [&] { return quiet ? std::optional<std::uint64_t>(0) : std::nullopt; }},
+       .patience_s = 0.01},
       &remark);
   EXPECT_EQ(remark, expected_remark);
   return found;
