@@ -167,9 +167,8 @@ void add_profile(CLI::App& root, int& exit_code) {
   add_compute_options(*app, command->layers.compute);
   app->footer(
       "Example: protean profile MODEL --calibrate book.txt --table --text other.txt --steps\n"
-      "A server lowers layers in the order that was measured, and weighs what each loses; without "
-      "a "
-      "profile, it goes front to back and takes typical losses.");
+      "A server lowers layers in the order that was measured, and weighs what each loses. Without\n"
+      "a profile it goes front to back and takes typical losses.");
   app->callback([command, &exit_code] { exit_code = run_profile(*command); });
 }
 

@@ -64,8 +64,8 @@ std::int64_t memory_of(const OpenModel& model);
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);
 
-// Learns what a model's steps cost, if that is more than a nominal cost tells, from a fingerprint on
-// the first device. Devices that share a step take what it says of their parts.
+// Learns what a model's steps cost, if that is more than a nominal cost tells, from a fingerprint
+// on the first device. Devices that share a step take what it says of their parts.
 void learn_costs(OpenModel& model, const Harvest& harvest = {});
 
 // Loads a model and starts its replicas, which pack missing variants in the background if a policy

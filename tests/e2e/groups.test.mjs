@@ -81,7 +81,7 @@ describe('groups of devices', () => {
   for (const dtype of [['--dtype', 'w8'], ['--dtype', 'w4', '--kv-cache-dtype', 'int8']]) {
     it(`of four devices and of two replicas answer like one device: ${dtype.join(' ')}`, async () => {
       const flags = [...dtype, '--max-tensor-parallel-size', '4', ...small];
-      const some = all.slice(0, 24);
+      const some = all.slice(0, 12);
       const expected = await withServer([...flags, '--threads', '2'], (server) => answers(server, some));
       for (const [name, division] of Object.entries({
         'TP 4': ['--tensor-parallel-size', '4'],
@@ -100,7 +100,7 @@ describe('groups of devices', () => {
       const folder = mkdtempSync(join(tmpdir(), 'protean-family-'));
       try {
         const path = writeRandomModel(join(folder, kind.family), 4, () => undefined, kind);
-        const flags = ['--max-tensor-parallel-size', '4', '--kv-cache-memory', '640KiB', '--max-model-len', '700', '--threads', '1'];
+        const flags = ['--max-tensor-parallel-size', '4', '--kv-cache-memory', '1536KiB', '--max-model-len', '700', '--threads', '1'];
         const expected = await withServer(flags, (server) => answers(server, all), path);
         for (const [name, division] of Object.entries({
           'TP 2 x PP 2': ['--tensor-parallel-size', '2', '--pipeline-parallel-size', '2'],
