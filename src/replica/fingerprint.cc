@@ -301,7 +301,8 @@ class Measurement {
     if (options_.harvest.await_turn && !stopped_) {
       const TimeNs began_ns = steady_now_ns();
       stopped_ = !options_.harvest.await_turn();
-      lost_ns_ += steady_now_ns() - began_ns;
+      lost_ns_ +=
+          gave_up() ? 0 : steady_now_ns() - began_ns;  // a load that never ends ends patience
       turn_ = quiet();
     }
     return !stopped_;

@@ -204,6 +204,11 @@ describe('models that come and go', () => {
       };
       const json = async (address) => (await fetch(address)).json();
 
+      // Once without requests, so that its steps are known.
+      await deploy({ name: 'noise', model: random, 'served-model-name': ['hiss'], dtype: 'w8', max_model_len: 256 });
+      await becomes('noise', 'awake');
+      await remove('noise');
+      await becomes('noise', undefined);
       const expected = await stream(client, 'story');
       let busy = true;
       const load = (async () => {
