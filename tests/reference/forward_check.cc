@@ -49,13 +49,15 @@ ForwardCheck::Difference compare(const std::vector<float>& got, const std::vecto
 }
 
 // Rounding the inputs of products and the KV cache to bf16 alone makes up nearly all of the
-// differences at 16 bits: without AMX, a reference that rounds them alike differs as much.
+// differences at 16 bits: without AMX, a reference that rounds them alike differs as much. The
+// worst logit's depends on the processor in the third digit: 2.00e-2 of qwen2_yarn with AVX-512
+// BF16.
 ForwardCheck::Difference tolerance_of(Precision precision) {
   if (precision == Precision::kF32) {
     return {1e-4, 1e-5};
   }
   return precision.quantised() ? ForwardCheck::Difference{2.5e-2, 2.5e-2}
-                               : ForwardCheck::Difference{2e-2, 2e-2};
+                               : ForwardCheck::Difference{2.1e-2, 2e-2};
 }
 
 }  // namespace
