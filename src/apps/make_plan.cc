@@ -347,7 +347,7 @@ Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,
       told(progress);
     };
     const StepCostSource source = source_of(options, model);
-    if (const Status anew = forget_step_times(source, model.spec, wanted); !anew.ok()) {
+    if (Status anew = forget_step_times(source, model.spec, wanted); !anew.ok()) {
       return anew;
     }
     std::string remark;

@@ -56,10 +56,9 @@ std::vector<std::int64_t> memory_of_devices(const DeviceGroup& group, const Mach
 
 // Chooses the devices and the division: what the options say; where they leave it open, one
 // replica, and TP over all devices of a replica if the KV heads divide among them, otherwise PP. If
-// replicas of one device
-// each are more than the CPUs, each computes on all CPUs with one thread. Fails with a message that
-// names what would work.
-Result<DeviceGroup> choose_group(const GroupOptions& options, const ComputeOptions& compute,
+// replicas of one device each are more than the CPUs, each computes on all CPUs with one thread.
+// Fails with a message that names what would work.
+Result<DeviceGroup> choose_group(const GroupOptions& asked, const ComputeOptions& compute,
                                  const ModelSpec& spec, const Machine& machine);
 
 }  // namespace protean
