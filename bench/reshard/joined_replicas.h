@@ -119,7 +119,7 @@ class JoinedReplicas {
 
   // Returns the milliseconds of a joint decode step, which begins with what was committed before.
   double step(Clock::time_point begin = Clock::now()) {
-    step([this](int) { return decode_step(); });
+    step([](int) { return decode_step(); });
     return milliseconds_since(begin);
   }
   // The tokens that the latest step drew, those of the first home first.
