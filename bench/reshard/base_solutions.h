@@ -169,7 +169,7 @@ inline std::int64_t private_bytes() {
   return (resident - shared) * 4096;
 }
 
-// Returns the most memory that work takes beside what there was, looking all the time.
+// Returns the most memory that `work` adds to what the process had, sampled while it runs.
 inline std::int64_t extra_bytes(const std::function<void()>& work) {
   const std::int64_t before = private_bytes();
   std::atomic<std::int64_t> most = before;

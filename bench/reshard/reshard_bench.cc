@@ -159,7 +159,7 @@ void report(const Scene& scene, PackedWeights& weights, int rounds) {
   fmt::print("  weights fetched in the background in {:.0f} ms\n", median(cost.fetching));
 }
 
-// What the exchange takes beside the devices' pages, measured.
+// Prints the memory that the exchange takes in addition to the devices' pages, as measured.
 void report_memory(const Scene& scene, PackedWeights& weights) {
   JoinedReplicas replicas(scene.spec, scene.homes, weights);
   const int all = scene.spec.layers;

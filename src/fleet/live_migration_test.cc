@@ -320,14 +320,19 @@ TEST(LiveMigration, ARequestThatEndsMeanwhileLeavesNothingBehind) {
   }
 }
 
-TEST(LiveMigration, AFewRequestsMoveAtATime) {
-  MigrationScene scene({200, 200});
-  for (std::uint64_t id = 1; id <= 15; ++id) {  // every other one in replica 0
+// Lets replica 0 of two serve eight requests that go on for long; those of replica 1 end soon.
+void serve_eight_long_requests(MigrationScene& scene) {
+  for (std::uint64_t id = 1; id <= 15; ++id) {
     scene.arrive(id, 20, id % 2 == 1 ? 60 : 2);
   }
   for (int i = 0; i < 12; ++i) {
     scene.work(i % 2);
   }
+}
+
+TEST(LiveMigration, AFewRequestsMoveAtATime) {
+  MigrationScene scene({200, 200});
+  serve_eight_long_requests(scene);
   EXPECT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 100, scene.now_ns).value(), 8);
   EXPECT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 100, scene.now_ns).value(), 0);
   std::int64_t before = 0;
@@ -347,12 +352,7 @@ TEST(LiveMigration, AFewRequestsMoveAtATime) {
 
 TEST(LiveMigration, OperatorsAreToldWhichRequestsMove) {
   MigrationScene scene({200, 200});
-  for (std::uint64_t id = 1; id <= 15; ++id) {  // every other one in replica 0
-    scene.arrive(id, 20, id % 2 == 1 ? 60 : 2);
-  }
-  for (int i = 0; i < 12; ++i) {
-    scene.work(i % 2);
-  }
+  serve_eight_long_requests(scene);
   scene.send(WantMigration{1, ReplicaId{1}, 6}, ReplicaId{0});
   EXPECT_EQ(scene.sink.migrations, (Migrations{{ReplicaId{0}, ReplicaId{1}, 4, 2}}));
   EXPECT_EQ(scene.sink.migrations_at_answer, scene.sink.migrations);

@@ -130,7 +130,7 @@ TEST(Scaling, ALongRequestWaitsForAGroupThatPartsAfterIt) {
       << "no group could hold it";
 }
 
-// What an operator formed, whatever it divides, serves as any replica does and stays.
+// A group that an operator formed, by shards or layers, serves like any replica and does not part.
 TEST(Scaling, AGroupThatThePolicyDidNotFormTakesShortRequests) {
   for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
     for (const ScalePolicy scale : {ScalePolicy::kPaper, ScalePolicy::kNeighbours}) {
