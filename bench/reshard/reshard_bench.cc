@@ -272,5 +272,11 @@ void run(const std::string& size, int rounds) {
 }  // namespace protean::reshard
 
 int main(int argc, char** argv) {
-  protean::reshard::run(argc > 1 ? argv[1] : "150m", argc > 2 ? std::atoi(argv[2]) : 5);
+  const std::string size = argc > 1 ? argv[1] : "150m";
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
+  if ((size != "1b" && size != "150m" && size != "builtin") || rounds < 1) {
+    fmt::print(stderr, "usage: reshard_bench [1b | 150m | builtin] [ROUNDS]\n");
+    return 2;
+  }
+  protean::reshard::run(size, rounds);
 }
