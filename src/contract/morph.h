@@ -148,10 +148,13 @@ struct FormPrediction {
   double late_most = 0;
   double kv_short_blocks = 0;  // blocks that running sequences lack, at most
   double answer_tokens_per_s = 0;
-  double capacity_per_s = 0;  // requests a second that the form carries for ever
+  double capacity_per_s = 0;  // requests a second that the form can serve steadily
   double kl_nats = 0;         // lost against full precision by all answer tokens
   double cost = 0;            // late requests, the backlog twice, and the price of kl_nats
   double cost_most = 0;
+  // Late requests, the backlog twice, if the most arrivals and a fifth more last for a minute: the
+  // present form and those that are more precise are compared by it.
+  std::optional<double> late_lasting;
   double morph_s = 0;   // how long the way to it takes
   std::string verdict;  // why it was chosen or not
 };

@@ -20,6 +20,7 @@ struct Considered {
   double there_s = 0;
   double there_and_back_s = 0;
   bool above_floor = true;
+  bool lasts = false;  // the outlook is of the most arrivals, a fifth more, for a minute
   Outlook outlook;
   std::string verdict;
 
@@ -38,6 +39,7 @@ FormPrediction shown(const Considered& considered) {
           .kl_nats = outlook.present.kl_nats,
           .cost = outlook.cost,
           .cost_most = outlook.most_cost,
+          .late_lasting = considered.lasts ? std::optional(outlook.late) : std::nullopt,
           .morph_s = considered.there_s,
           .verdict = considered.verdict};
 }
@@ -76,6 +78,12 @@ std::string reason_against(const Considered& to, const Considered& stay, double 
                    to.there_and_back_s);
 }
 
+// Returns true if a form can be better than to stay: a lower one has to save a request.
+bool can_improve(const Considered& stay, const Situation& now) {
+  return !stay.serves() || stay.kl_nats > 0 || stay.outlook.cost > kLeastLate ||
+         now.committed != now.heading;
+}
+
 // Returns the decision for one of the forms that were weighed, of which the first is to stay.
 Decision decision_of(std::vector<Considered> weighed, const Considered& stay_for_long,
                      std::optional<std::size_t> down, std::optional<std::size_t> up) {
@@ -101,6 +109,7 @@ Decision decision_of(std::vector<Considered> weighed, const Considered& stay_for
     }
     decision.predictions.push_back(shown(weighed[i]));
   }
+  decision.predictions.front().late_lasting = shown(stay_for_long).late_lasting;
   return decision;
 }
 
@@ -218,7 +227,8 @@ bool MorphPolicy::kv_suffices(const Form& to, const Situation& now) const {
   return way.ok() && least_kv_blocks(now.committed, *way) >= now.needed_blocks;
 }
 
-Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Situation& now) const {
+Decision MorphPolicy::weigh(const StepSpeed& speed, const Load& load, const Situation& now,
+                            bool all) const {
   const Way present = way(speed, now);
   const auto consider = [&](const Candidate& to, bool lasts) {
     const Way there = way_to(to, present, now);
@@ -227,20 +237,24 @@ Decision MorphPolicy::decide(const StepSpeed& speed, const Load& load, const Sit
                       .there_s = there.course.seconds,
                       .there_and_back_s = there.course.seconds + there.course.seconds_back,
                       .above_floor = above_floor(bounds_, to.form),
+                      .lasts = lasts,
                       .outlook = outlook_of(there, load, lasts),
                       .verdict = {}};
   };
   const Candidate heading = candidate_of(now.heading);
   std::vector<Considered> weighed = {consider(heading, false)};
   const Considered stay = weighed.front();
-  const Considered stay_for_long = consider(heading, true);
+  if (!all && !can_improve(stay, now)) {
+    return {};
+  }
+  const Considered stay_for_long = stay.kl_nats > 0 ? consider(heading, true) : stay;
   const double lasted_s = std::min(now.kept_s, load.arrivals.lasts_s);
   std::optional<std::size_t> down;   // the best form for the present load
   std::optional<std::size_t> up;     // the most precise form that serves as well
   std::optional<Considered> up_now;  // at the present load, against which lower forms have to pay
   for (const Candidate& candidate : candidates_) {
-    const bool all = now.failed.empty() && now.missing.empty();
-    const Candidate reached = all ? candidate : within_reach(candidate, now);
+    const bool all_in_reach = now.failed.empty() && now.missing.empty();
+    const Candidate reached = all_in_reach ? candidate : within_reach(candidate, now);
     if (reached.form == now.heading) {
       continue;  // it was considered already; forms out of reach can leave several such
     }

@@ -36,8 +36,9 @@ struct Wanted {
 };
 
 struct Decision {
-  std::optional<Wanted> wanted;             // nothing: stay with `heading`
-  std::vector<FormPrediction> predictions;  // of all forms weighed, `heading` first
+  std::optional<Wanted> wanted;  // nothing: stay with `heading`
+  // Of all forms, `heading` first; none if no form could be better, so that none was weighed.
+  std::vector<FormPrediction> predictions;
 };
 
 // Decides what form a replica should have: the one with the least predicted cost, which is late
@@ -51,8 +52,15 @@ class MorphPolicy {
   // The bounds are legal (validate). The targets of `serving` are those of the options.
   MorphPolicy(const PolicyOptions& options, const FormBounds& bounds, const Serving& serving);
 
-  // Takes at most some hundred microseconds, for any number of layers.
-  Decision decide(const StepSpeed& speed, const Load& load, const Situation& now) const;
+  // Takes at most some hundred microseconds, for any number of layers; little if no form can be
+  // better.
+  Decision decide(const StepSpeed& speed, const Load& load, const Situation& now) const {
+    return weigh(speed, load, now, false);
+  }
+  // Decides the same, and always predicts all forms.
+  Decision explain(const StepSpeed& speed, const Load& load, const Situation& now) const {
+    return weigh(speed, load, now, true);
+  }
 
   // Returns the form that the paper's rule wants; nothing: stay.
   std::optional<Wanted> decide(const PaperRule& rule, const Situation& now) const;
@@ -72,6 +80,7 @@ class MorphPolicy {
     FormTraits traits;
   };
 
+  Decision weigh(const StepSpeed& speed, const Load& load, const Situation& now, bool all) const;
   Candidate candidate_of(Form form) const;
   Candidate within_reach(const Candidate& to, const Situation& now) const;
   Way way_to(const Candidate& to, Way way, const Situation& now) const;

@@ -234,7 +234,7 @@ TEST_F(Decide, ShowsWhatItPredictsForEachForm) {
 }
 
 TEST_F(Decide, ShowsWhyNoOtherFormIsTaken) {
-  const Decision quiet = policy.decide(speed, load_of(8), at(full));
+  const Decision quiet = policy.explain(speed, load_of(8), at(full));
   EXPECT_FALSE(quiet.wanted);
   ASSERT_GT(quiet.predictions.size(), 7U) << "also when nothing is late";
   EXPECT_EQ(quiet.predictions.front().verdict, "chosen");
@@ -248,6 +248,31 @@ TEST_F(Decide, ShowsWhyNoOtherFormIsTaken) {
   now.needed_blocks = now.committed.kv.blocks;
   EXPECT_EQ(policy.decide(speed, load_of(2), now).predictions[1].verdict,
             "KV in use would not fit during the morph");
+}
+
+TEST_F(Decide, WeighsNoOtherFormIfNoneCanBeBetter) {
+  EXPECT_TRUE(policy.decide(speed, load_of(8), at(full)).predictions.empty());
+  EXPECT_FALSE(policy.decide(speed, load_of(24), at(full)).predictions.empty());
+  EXPECT_FALSE(policy.decide(speed, load_of(8), at(policy.path().back())).predictions.empty());
+  for (double per_s = 0; per_s < 40; per_s += 2) {
+    const auto brief = policy.decide(speed, load_of(per_s), at(full)).wanted;
+    const auto thorough = policy.explain(speed, load_of(per_s), at(full)).wanted;
+    ASSERT_EQ(brief.has_value(), thorough.has_value()) << per_s;
+    EXPECT_TRUE(!brief || brief->form == thorough->form) << per_s;
+  }
+}
+
+TEST_F(Decide, ShowsByWhichNumbersThePresentFormIsKept) {
+  Load unsure = load_of(8);
+  unsure.arrivals.most_per_s = 24;
+  const Form low = decided(load_of(24), full);
+  const auto forms = policy.decide(speed, unsure, at(low)).predictions;
+  ASSERT_TRUE(forms.front().late_lasting.has_value());
+  ASSERT_EQ(forms[1].verdict,
+            "would make more requests late if the most arrivals lasted for a minute");
+  EXPECT_GE(forms[1].late_lasting.value_or(0), forms.front().late_lasting.value_or(0) + kLeastLate);
+  EXPECT_FALSE(forms.back().late_lasting) << "lower forms have to pay while the arrivals last";
+  EXPECT_FALSE(policy.explain(speed, unsure, at(full)).predictions.front().late_lasting);
 }
 
 TEST_F(Decide, ThePapersRuleGoesOneLayerAtATime) {

@@ -40,7 +40,7 @@ struct Prediction {
   double kl_nats = 0;          // lost by all answer tokens
   double kv_short_blocks = 0;  // at most, of running sequences
   double answer_tokens_per_s = 0;
-  double capacity_per_s = 0;  // requests that the form carries for ever
+  double capacity_per_s = 0;  // requests that the form can serve steadily
   bool by_kv = false;         // KV limits the sequences
 };
 
@@ -53,7 +53,7 @@ struct Prediction {
 Prediction predict(const StepSpeed& speed, const Serving& serving, const Course& course,
                    const Load& load);
 
-// A form that serves as many requests as it can for ever.
+// A form that steadily serves as many requests as it can.
 struct Capacity {
   double per_s = 0;           // requests
   double sequences = 0;       // running then

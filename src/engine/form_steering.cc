@@ -147,6 +147,12 @@ Load FormSteering::load(TimeNs now_ns) const {
   return watch_.load(now_ns, scheduler_, times_.lengths(), config_.start.kv.block_tokens);
 }
 
+// Returns the load of the latest decision, as the rule foresees it.
+Load FormSteering::foreseen() const {
+  return config_.policy.rule == MorphRule::kPredict ? decided_.load
+                                                    : without_arrivals(decided_.load);
+}
+
 std::int64_t FormSteering::needed_blocks() const {
   return scheduler_.observe().kv_blocks_used + scheduler_.demand().blocks_wanted;
 }
@@ -200,10 +206,11 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
     }
     return;
   }
-  const bool looks_ahead = config_.policy.rule == MorphRule::kPredict;
-  const Load load = looks_ahead ? decided_.load : without_arrivals(decided_.load);
-  Decision decision = policy_.decide(times_.speed(), load, situation());
-  decided_.predictions = std::move(decision.predictions);
+  Decision decision = policy_.decide(times_.speed(), foreseen(), situation());
+  decided_.rests = decision.predictions.empty();
+  if (!decided_.rests) {
+    decided_.predictions = std::move(decision.predictions);
+  }
   if (decision.wanted && decision.wanted->lowers && config_.weighed) {
     decided_.lowering = std::move(decision.wanted);
   } else if (decision.wanted) {
@@ -381,6 +388,9 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
     return nullptr;
   }
   told_ = {.changes = changes, .tokens = ledger_.tokens(), .at_ns = now_ns_};
+  if (decided_.rests && policy_rules()) {  // people want to read why the form stays
+    decided_.predictions = policy_.explain(times_.speed(), foreseen(), situation()).predictions;
+  }
   auto status = std::make_shared<FormStatus>();
   const MorphRun::Totals& totals = run_.totals();
   status->form = run_.reached();

@@ -126,6 +126,7 @@ class FormSteering {
   void advance(bool quiet);
   bool at_rest() const;
   Load load(TimeNs now_ns) const;
+  Load foreseen() const;
   std::int64_t needed_blocks() const;
   Situation situation() const;
   void decide(TimeNs expected_wait_ns);
@@ -178,6 +179,7 @@ class FormSteering {
     Load load;
     TimeNs expected_wait_ns = 0;
     std::vector<FormPrediction> predictions;
+    bool rests = false;              // no form could be better, so that none was weighed
     std::optional<Wanted> lowering;  // what is wanted, if the fleet has to allow it
   } decided_;                        // of the latest decision, at most 0.1 s ago
   TimeNs larger_kv_since_ns_ = -1;   // since when a request waits for a larger KV; -1: none does

@@ -30,6 +30,20 @@ TEST_F(Steering, ABurstIsServedAtLowerPrecisionAndAllComesBack) {
   EXPECT_EQ(engine.next_deadline_ns(), std::nullopt) << "who is at rest is left alone";
 }
 
+TEST_F(Steering, TellsWhatItPredictsForAllFormsThoughNoneCanBeBetter) {
+  calm_down();
+  now_ns += 2 * kNsPerS;
+  send(Arrival{request(1, 4, 2)});
+  settle();
+  ASSERT_EQ(device.form(), morph.start);
+  const auto& forms = sink.form->predictions;
+  ASSERT_GT(forms.size(), 1U);
+  EXPECT_EQ(forms.front().precision, precision_label(morph.start));
+  EXPECT_EQ(forms.front().morph_s, 0);
+  EXPECT_EQ(forms.front().verdict, "chosen");
+  EXPECT_GT(forms.back().kl_nats, 0);
+}
+
 // A request waits for a KV cache that only the policy makes, if no floor forbids it.
 TEST_F(Steering, AWishThatBreaksThePromiseToARequestIsRefused) {
   send(Arrival{request(1, 60, 30)});  // 11 blocks of 10

@@ -27,8 +27,8 @@ struct Steering : EngineMorph {
     now_ns = std::max(now_ns, engine.next_deadline_ns().value_or(now_ns) - kNsPerMs);
     send(Tick{});
   }
-  // Six sequences that want 36 blocks, after minutes with one.
-  void begin_burst() {
+  // Minutes with one request, after which the form is that of quiet times.
+  void calm_down() {
     send(Arrival{request(1000, 4, 1)});
     settle();
     now_ns += 300 * kNsPerS;
@@ -37,6 +37,10 @@ struct Steering : EngineMorph {
       settle();
     }
     ASSERT_EQ(device.form(), morph.start);
+  }
+  // Six sequences that want 36 blocks, after minutes with one.
+  void begin_burst() {
+    calm_down();
     calm = sink.form->history->size();
     for (std::uint64_t id = 1; id <= 6; ++id) {
       send(Arrival{request(id, 24, 24)});

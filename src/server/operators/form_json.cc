@@ -224,6 +224,7 @@ json::object shown_prediction(const FormPrediction& form) {
           {"kl_nats", form.kl_nats},
           {"cost", form.cost},
           {"cost_most", form.cost_most},
+          {"late_lasting", form.late_lasting ? json::value(*form.late_lasting) : json::value()},
           {"morph_s", form.morph_s},
           {"verdict", form.verdict}};
 }
