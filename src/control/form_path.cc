@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
 
 #include "base/units.h"
 #include "control/plan_morph.h"
@@ -78,6 +80,18 @@ void lower_embeddings(const FormBounds& bounds, Precision rung, const Form& befo
   std::erase_if(forms, [&](const Form& form) { return pages_of(form) < most; });
   last.embeddings = embeddings;
   forms.push_back(std::move(last));
+}
+
+// Returns the form of quiet times with lower embeddings. Nothing: they stay, or KV lacks the pages
+// for the new variant.
+std::optional<Form> with_lower_embeddings(const FormBounds& bounds, const Form& quiet) {
+  Form lower = quiet;
+  lower.embeddings = default_embeddings_precision(bounds.ladder[1]);
+  if (bounds.embeddings_stay || weight_bits(lower.embeddings) >= weight_bits(quiet.embeddings)) {
+    return std::nullopt;
+  }
+  lower = with_fitting_kv(bounds, std::move(lower));
+  return plan_morph(quiet, lower, bounds).ok() ? std::optional(lower) : std::nullopt;
 }
 
 Error out_of_bounds(std::string_view what) {
@@ -168,6 +182,40 @@ std::vector<Form> form_path(const FormBounds& bounds) {
     }
   }
   return path;
+}
+
+std::vector<Form> forms_beside(const FormBounds& bounds, const std::vector<Form>& path) {
+  std::vector<Form> beside;
+  const auto add = [&](Form form) {
+    form = with_fitting_kv(bounds, std::move(form));
+    form.kv.blocks = std::min(form.kv.blocks, path.back().kv.blocks);
+    if (std::none_of(path.begin(), path.end(),
+                     [&](const Form& of) { return equally_precise(of, form); })) {
+      beside.push_back(std::move(form));
+    }
+  };
+  if (path.size() == 1) {
+    return beside;  // no form may be lower
+  }
+  if (auto lower = with_lower_embeddings(bounds, path.front())) {
+    add(*std::move(lower));
+  }
+  const std::vector<SwapTarget> order = order_of(bounds);
+  const auto half = std::span(order).first(order.size() / 2);
+  for (std::size_t rung = 2; rung < bounds.ladder.size(); ++rung) {
+    const auto bits = weight_bits(bounds.ladder[rung - 2]);
+    const auto before = std::find_if(path.begin(), path.end(), [&](const Form& form) {
+      return weight_bits(highest_precision(form)) <= bits;
+    });
+    if (before == path.end()) {
+      break;  // the floor is above
+    }
+    if (std::vector<Form> forms = rung_forms(bounds, *before, half, bounds.ladder[rung]);
+        !forms.empty()) {
+      add(std::move(forms.back()));
+    }
+  }
+  return beside;
 }
 
 }  // namespace protean

@@ -49,4 +49,11 @@ Form with_fitting_kv(const FormBounds& bounds, Form form);
 // has fewer than the one before it.
 std::vector<Form> form_path(const FormBounds& bounds);
 
+// Returns forms that are not on the path of the bounds and may be better than one that is:
+//  - Only the embeddings are lowered, if KV of the form of quiet times has room for their variant.
+//  - The first half of the targets in order is two rungs down, and no other target has begun the
+//    first of these. The variants are smaller than those of a whole rung, so they are read sooner.
+// Each has as many KV blocks as fit, but no more than the last form of the path.
+std::vector<Form> forms_beside(const FormBounds& bounds, const std::vector<Form>& path);
+
 }  // namespace protean

@@ -93,6 +93,41 @@ TEST(FormPath, KeepsTheLimitOfKvBlocks) {
   EXPECT_EQ(path_to(bounds, Precision::kW4).back().kv.blocks, bounds.most_kv_blocks);
 }
 
+TEST(FormsBeside, LowerTheEmbeddingsAloneOrHalfOfTheLayersByTwoRungs) {
+  FormBounds bounds = bounds_for_test(16);
+  const auto labels = [&](std::vector<Precision> ladder) {
+    bounds.ladder = std::move(ladder);
+    const std::vector<Form> path = form_path(bounds);
+    std::vector<std::string> found;
+    for (const Form& form : forms_beside(bounds, path)) {
+      found.push_back(precision_label(form));
+      EXPECT_GE(form.kv.blocks, path.front().kv.blocks) << found.back();
+      EXPECT_LE(form.kv.blocks, path.back().kv.blocks) << found.back();
+    }
+    return found;
+  };
+  using Labels = std::vector<std::string>;
+  const std::vector<Precision> ladder = bounds.ladder;
+  EXPECT_EQ(labels(ladder), (Labels{"bf16:16+embeddings:w8", "bf16:8+w4:8"}));
+  EXPECT_EQ(labels({Precision::kBf16, Precision::kW8, Precision::kW4, Precision::kW3}),
+            (Labels{"bf16:16+embeddings:w8", "bf16:8+w4:8", "w8:8+w3:8"}));
+  EXPECT_EQ(labels({Precision::kBf16, Precision::kW4}), Labels{"bf16:16+embeddings:w8"});
+  EXPECT_EQ(labels({Precision::kBf16}), Labels{});
+  bounds.embeddings_stay = true;
+  EXPECT_EQ(labels(ladder), Labels{"bf16:8+w4:8"});
+  bounds.floor = parse_quality_floor("0layers").value();
+  EXPECT_EQ(labels(ladder), Labels{});
+  bounds.floor = parse_quality_floor("8layers").value();
+  EXPECT_EQ(labels(ladder), Labels{}) << "the path leads there";
+}
+
+TEST(FormsBeside, LeaveTheEmbeddingsIfKvCannotLendTheirPages) {
+  const FormBounds bounds = bounds_for_test(16, 0.03);
+  const std::vector<Form> beside = forms_beside(bounds, form_path(bounds));
+  ASSERT_EQ(beside.size(), 1U);
+  EXPECT_EQ(precision_label(beside.front()), "bf16:8+w4:8");
+}
+
 FormBounds mixed_bounds(std::vector<LayerPrecision> layers, std::vector<Precision> ladder) {
   FormBounds bounds = bounds_for_test(static_cast<int>(layers.size()));
   bounds.full.layer_precision = std::move(layers);

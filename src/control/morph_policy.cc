@@ -148,6 +148,13 @@ MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds,
       last_bytes = bytes;
     }
   }
+  for (Form& form : forms_beside(bounds, path_)) {
+    candidates_.push_back(candidate_of(std::move(form)));
+  }
+  std::stable_sort(candidates_.begin(), candidates_.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return a.traits.kl_nats < b.traits.kl_nats;
+                   });
 }
 
 MorphPolicy::Candidate MorphPolicy::candidate_of(Form form) const {
@@ -218,12 +225,18 @@ MorphPolicy::Candidate MorphPolicy::within_reach(const Candidate& to, const Situ
 }
 
 // Returns true if a form has more KV, or if KV on the way to it always holds what is needed.
-// Without free pages, KV lends some to the last swaps of a way up.
+// Without free pages, KV lends some to the last swaps of a way up, and many to the embeddings if
+// they alone are lowered.
 bool MorphPolicy::kv_suffices(const Form& to, const Situation& now) const {
-  if (to.kv.blocks >= now.heading.kv.blocks) {
+  const Form& full = path_.front();
+  const bool embeddings_alone =
+      to.layer_precision == full.layer_precision && to.embeddings != full.embeddings;
+  if (to.kv.blocks >= now.heading.kv.blocks && !embeddings_alone) {
     return true;
   }
-  const Result<Morph> way = plan_with_or_without_embeddings(now.committed, to, bounds_);
+  const Result<Morph> way = embeddings_alone
+                                ? plan_morph(now.committed, to, bounds_)
+                                : plan_with_or_without_embeddings(now.committed, to, bounds_);
   return way.ok() && least_kv_blocks(now.committed, *way) >= now.needed_blocks;
 }
 

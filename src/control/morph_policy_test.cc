@@ -106,6 +106,46 @@ TEST_F(Decide, LowersNothingToAVariantThatIsNotPackedYet) {
   EXPECT_EQ(policy.decide(speed, load_of(2), now).wanted->form, full);
 }
 
+// The LM head takes most of a step's time, and layers could only go to 4 bits.
+TEST_F(Decide, LowersTheEmbeddingsAloneIfThatPaysMore) {
+  FormBounds two = bounds;
+  two.ladder = {Precision::kBf16, Precision::kW4};
+  const MorphPolicy careful(options_for(MorphMode::kAccuracy), two, {.most_sequences = 64});
+  StepCost slow = cost();
+  slow.logits_at(Precision::kBf16).step_us = 6000;
+  slow.logits_at(Precision::kW8).step_us = 1000;
+  bool alone = false;
+  for (double per_s = 6; per_s < 24; ++per_s) {
+    const Decision decision = careful.decide({slow, 512}, load_of(per_s), at(full));
+    if (!decision.wanted || decision.wanted->form.layer_precision != full.layer_precision) {
+      continue;
+    }
+    alone = true;
+    EXPECT_EQ(decision.wanted->form.embeddings, Precision::kW8);
+    Situation crowded = at(full);
+    crowded.needed_blocks = full.kv.blocks;
+    const auto other = careful.decide({slow, 512}, load_of(per_s), crowded).wanted;
+    EXPECT_TRUE(!other || other->form.layer_precision != full.layer_precision)
+        << "KV has no room for the new variant in addition to the old one";
+  }
+  EXPECT_TRUE(alone);
+}
+
+// Half of the layers at 4 bits have an eighth of their bytes to read, all at 8 bits a half.
+TEST_F(Decide, WeighsAFormBesideThePathThatIsReachedSooner) {
+  const auto forms = policy.decide(speed, load_of(24), at(full)).predictions;
+  const auto half = std::find_if(forms.begin(), forms.end(), [](const FormPrediction& form) {
+    return form.precision == "bf16:8+w4:8";
+  });
+  ASSERT_NE(half, forms.end());
+  const auto all = std::find_if(forms.begin(), forms.end(), [](const FormPrediction& form) {
+    return form.precision == "w8:16";
+  });
+  ASSERT_NE(all, forms.end());
+  EXPECT_GT(half->morph_s, 0);
+  EXPECT_LT(2 * half->morph_s, all->morph_s);
+}
+
 // Requests that already wait and would be late are reason enough, without further arrivals.
 TEST_F(Decide, LowersForRequestsThatWait) {
   Load load = load_of(1);
