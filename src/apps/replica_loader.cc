@@ -3,7 +3,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "apps/serve_intent.h"
@@ -17,7 +16,6 @@ namespace {
 constexpr TimeNs kRest = 4;  // of the time of a step of a fingerprint, after it, under load
 constexpr TimeNs kShortestRestNs = kNsPerS / 50;
 constexpr TimeNs kLongestRestNs = kNsPerS;
-constexpr std::chrono::milliseconds kLook{1};  // between looks at whether there are requests
 
 double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
@@ -57,14 +55,11 @@ ReplicaLoader::~ReplicaLoader() {
 // requests; if they go on, for a few times as long as the step before took, so that they lose a
 // small share of the CPUs. Models that requests wake come first. Returns false if the server ends.
 bool ReplicaLoader::await_turn() {
-  const TimeNs now_ns = steady_now_ns();
-  const TimeNs until_ns =
-      now_ns + std::clamp(kRest * (now_ns - stepped_ns_), kShortestRestNs, kLongestRestNs);
-  while (!jobs_.closed() && (jobs_.hurries() || (!server_.quiet() && steady_now_ns() < until_ns))) {
-    std::this_thread::sleep_for(kLook);
-  }
+  const TimeNs rest_ns =
+      std::clamp(kRest * (steady_now_ns() - stepped_ns_), kShortestRestNs, kLongestRestNs);
+  const bool goes_on = jobs_.await_turn([this] { return server_.quiet().has_value(); }, rest_ns);
   stepped_ns_ = steady_now_ns();
-  return !jobs_.closed();
+  return goes_on;
 }
 
 // Counts short jobs too, which load models.

@@ -46,6 +46,7 @@ class ReplicaLoader final : public ModelLoader {
   void profile(std::size_t model) override;
   void remove(std::size_t model) override;
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override;
+  void requests_ended() override { jobs_.look_again(); }
 
  private:
   struct Resident {

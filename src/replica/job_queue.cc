@@ -1,5 +1,6 @@
 #include "replica/job_queue.h"
 
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -47,6 +48,28 @@ void JobQueue::run_short(std::unique_lock<std::mutex>& lock) {
   job();
   lock.lock();
   --hurrying_;
+  changed_.notify_all();
+}
+
+bool JobQueue::await_turn(const std::function<bool()>& ready, TimeNs longest_ns) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point until = Clock::now() + std::chrono::nanoseconds(longest_ns);
+  std::unique_lock lock(mutex_);
+  while (!closed_) {
+    if (hurrying_ > 0) {
+      changed_.wait(lock);
+    } else if (ready() || Clock::now() >= until) {
+      break;
+    } else {
+      changed_.wait_until(lock, until);
+    }
+  }
+  return !closed_;
+}
+
+void JobQueue::look_again() {
+  { const std::lock_guard lock(mutex_); }  // a thread that has looked waits by now
+  changed_.notify_all();
 }
 
 void JobQueue::run() {

@@ -7,6 +7,8 @@
 #include <functional>
 #include <mutex>
 
+#include "base/units.h"
+
 namespace protean {
 
 // Jobs that one thread runs, one after the other: short ones first, and also while a long one waits
@@ -25,6 +27,12 @@ class JobQueue {
   bool hurries() const { return hurrying_ > 0; }
   // Returns the number of all short jobs so far.
   std::uint64_t short_jobs() const { return short_jobs_; }
+
+  // The work of a long job calls it. Waits while a short job waits or runs, and then until `ready`,
+  // but not for longer than `longest_ns` in all. Returns false once the queue is closed.
+  bool await_turn(const std::function<bool()>& ready, TimeNs longest_ns);
+  // What `ready` says may have changed. Any thread may call.
+  void look_again();
 
   // Runs jobs until the queue is closed.
   void run();

@@ -1,6 +1,9 @@
 #include "replica/job_queue.h"
 
 #include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -36,6 +39,61 @@ TEST(JobQueue, AShortJobRunsWhileALongOneWaitsForItsWork) {
   thread.join();
   EXPECT_EQ(order, "short work long next");
   EXPECT_FALSE(jobs.hurries());
+}
+
+TEST(JobQueue, WorkWaitsForItsTurn) {
+  constexpr TimeNs kMinutesNs = 600 * kNsPerS;
+  JobQueue jobs;
+  std::atomic<bool> ready = false;
+  std::counting_semaphore<> looked{0};
+  const auto is_ready = [&] {
+    looked.release();
+    return ready.load();
+  };
+  std::array<bool, 4> turns{};
+  std::binary_semaphore closing{0};
+  jobs.give([&] {
+    jobs.run_aside([&] {
+      turns[0] = jobs.await_turn(is_ready, kMinutesNs);
+      turns[1] = jobs.await_turn([] { return false; }, 0);
+      closing.release();
+      turns[2] = jobs.await_turn([] { return false; }, kMinutesNs);
+      turns[3] = jobs.await_turn([] { return true; }, kMinutesNs);
+    });
+  });
+  std::thread thread([&] { jobs.run(); });
+  looked.acquire();
+  ready = true;
+  jobs.look_again();
+  closing.acquire();
+  jobs.close();
+  thread.join();
+  EXPECT_EQ(turns, (std::array{true, true, false, false})) << "ready; the time is over; closed";
+}
+
+TEST(JobQueue, WorkWaitsForShortJobsFirst) {
+  JobQueue jobs;
+  std::string order;
+  std::binary_semaphore began{0};
+  std::binary_semaphore hurries{0};
+  jobs.give([&] {
+    jobs.run_aside([&] {
+      began.release();
+      hurries.acquire();
+      jobs.await_turn([] { return true; }, 0);
+      order += "work";
+      jobs.close();
+    });
+  });
+  std::thread thread([&] { jobs.run(); });
+  began.acquire();
+  jobs.give_short([&] {
+    hurries.release();
+    std::this_thread::yield();
+    order += "short ";
+  });
+  thread.join();
+  EXPECT_EQ(order, "short work");
 }
 
 TEST(JobQueue, ShortJobsRunFirstAndAClosedQueueDropsAll) {

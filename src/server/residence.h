@@ -117,6 +117,8 @@ class ModelLoader {
   // Times the steps of a model anew, in moments without requests, for estimates of all its
   // configurations.
   virtual void profile(std::size_t model) = 0;
+  // No engine has requests any more, see Server::quiet(). Called on the io thread.
+  virtual void requests_ended() {}
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

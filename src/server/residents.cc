@@ -62,6 +62,12 @@ Residents::~Residents() {
   }
 }
 
+void Residents::requests_ended() const {
+  if (loader_ != nullptr) {
+    loader_->requests_ended();
+  }
+}
+
 void Residents::start(ModelLoader* loader) {
   loader_ = loader;
   for (Service* service : models_.services()) {

@@ -65,6 +65,8 @@ class Residents {
   // nothing changes.
   void start(ModelLoader* loader);
   void stop();
+  // No engine has requests any more.
+  void requests_ended() const;
   std::shared_ptr<TokenSink> sink(std::size_t model) const { return hosts_.at(model); }
   // Fails the requests of all models, also of those that leave.
   void cancel_all(const ApiError& why);

@@ -6,9 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "http/listener.h"
 #include "http/page_guard.h"
 #include "server/background_work.h"
+#include "server/mailbox.h"
 #include "server/models.h"
 #include "server/operators/admin.h"
 #include "server/operators/reports.h"
@@ -30,44 +29,6 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 constexpr std::chrono::seconds kLastWords{1};  // for sending errors to streams before closing
-
-// Passes batches from the engines' threads to the io thread.
-class Mailbox {
- public:
-  struct Letter {
-    std::shared_ptr<Host> to;
-    OutputBatch batch;
-  };
-
-  // Returns true if the mailbox was empty, so that the reader must be woken.
-  bool put(Letter letter) {
-    const std::lock_guard lock(mutex_);
-    const Observation& seen = letter.batch.observation;
-    const std::pair key(letter.to.get(), letter.batch.replica.value);
-    if (seen.running + seen.waiting > 0) {
-      begun_ += busy_.insert(key).second ? 1 : 0;
-    } else {
-      busy_.erase(key);
-    }
-    letters_.push_back(std::move(letter));
-    return letters_.size() == 1;
-  }
-  std::vector<Letter> take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(letters_, {});
-  }
-  // See Server::quiet(), of the replicas' latest letters.
-  std::optional<std::uint64_t> quiet() {
-    const std::lock_guard lock(mutex_);
-    return busy_.empty() ? std::optional(begun_) : std::nullopt;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<Letter> letters_;
-  std::set<std::pair<const Host*, std::int32_t>> busy_;  // replicas that have requests
-  std::uint64_t begun_ = 0;                              // times that a replica came to have some
-};
 
 }  // namespace
 
@@ -390,12 +351,16 @@ void Server::Impl::tell_scaler(const Service& service) {
 }
 
 void Server::Impl::deliver() {
-  for (const Mailbox::Letter& letter : mailbox_.take()) {
+  const Mailbox::Letters letters = mailbox_.take();
+  for (const Mailbox::Letter& letter : letters.all) {
     Service& service = letter.to->service;
     service.deliver(letter.batch);
     if (letter.batch.replicas_wanted) {
       tell_scaler(service);
     }
+  }
+  if (letters.requests_ended) {
+    residents_.requests_ended();
   }
   await_watch_due();
 }
