@@ -40,7 +40,9 @@ Groups groups_of(const GroupsStatus& status) {
 // PROTEAN_GROUP_CHANGES sets a smaller number of changes for instrumented builds.
 std::int64_t changes_wanted(std::int64_t plain) {
   const char* const wanted = std::getenv("PROTEAN_GROUP_CHANGES");
-  return wanted == nullptr ? plain : std::min<std::int64_t>(plain, std::atoll(wanted));
+  const std::int64_t fewer = wanted == nullptr ? plain : std::atoll(wanted);
+  EXPECT_GT(fewer, 0) << "PROTEAN_GROUP_CHANGES is no number of changes";
+  return std::min(plain, fewer);
 }
 
 struct GroupStorm : ReplicasTest {

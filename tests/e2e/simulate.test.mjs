@@ -161,6 +161,22 @@ describe('protean simulate', () => {
       assert.ok(groups.changes.every((change) => change.by === 'layers'));
     });
 
+    it('serves a request for four replicas although requests for two keep coming', () => {
+      const cluster = join(scratch, 'stream.toml');
+      writeFileSync(cluster, 'profile = "A40"\ndevices = 4\nmemory = "2GiB"\nlongest = [400, 800, 1600]\n');
+      const trace = join(scratch, 'stream.jsonl');
+      writeFileSync(trace, Array.from({ length: 200 }, (_, i) => JSON.stringify({
+        timestamp: i * 50, input_length: i === 20 ? 1200 : 600, output_length: i === 20 ? 20 : 100,
+      })).join('\n'));
+      const ran = onCluster(cluster, '--trace', trace, '--data-parallel-size', '4', '--kv-cache-memory', '64MiB',
+        '--morph-precisions', 'w8', '--scale', 'layers');
+      assert.equal(ran.status, 0, ran.stderr);
+      const { completed, requests } = JSON.parse(ran.stdout);
+      assert.equal(completed, 200);
+      const longest = requests.find((request) => request.index === 20);
+      assert.ok(longest.ttft_ms < 6000, `${longest.ttft_ms} ms: later requests go first for 9 s`);
+    });
+
     it('refuses what a group holds only if devices drop weights, which they keep to divide tokens', () => {
       const [tensor, sequence] = [false, true].map((divides) => {
         const cluster = join(scratch, `keeps-${divides}.toml`);
