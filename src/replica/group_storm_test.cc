@@ -168,5 +168,10 @@ TEST_F(GroupStorm, FourReplicasBecomeOneAtOnceAndPartManyTimes) {
   }
 }
 
+TEST_F(GroupStorm, ReplicasKeepAttentionWeightsInGroups) {
+  keeps_attention = true;
+  storm({"w8", "int8"}, {2, 4, 2, 1}, changes_wanted(24));
+}
+
 }  // namespace
 }  // namespace protean
