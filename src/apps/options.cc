@@ -172,6 +172,9 @@ void add_group_options(CLI::App& app, GroupOptions& options) {
                  "may ever have, on which the bits of its answers depend; 0 is the degree in use")
       ->check(whole_number(0, 1024))
       ->capture_default_str();
+  app.add_flag("--keep-attention", options.keeps_attention,
+               "Let replicas keep their attention weights in groups by shards, as in AMOEBA: a "
+               "split copies none of them, and a group has less KV");
 }
 
 void add_model_options(CLI::App& app, ModelOptions& options) {

@@ -15,6 +15,7 @@
 #include "apps/options.h"
 #include "apps/simulation_report.h"
 #include "apps/version.h"
+#include "base/units.h"
 #include "cost/known_models.h"
 #include "cost/memory.h"
 #include "loadtest/report_json.h"
@@ -110,6 +111,49 @@ bool may_morph(const SimulateCommand& command) {
   return command.morph.mode != "off" || forms_groups(command.fleet);
 }
 
+// Returns the pages that a device has more if it holds the components in its form whole.
+std::int64_t pages_beyond_shards(const ModelSpec& spec, const Form& form, std::int64_t page_bytes) {
+  Form whole = form;
+  const auto widen = [&](ShardRun& run) { run = run.empty() ? run : ShardRun{0, form.shards}; };
+  for (Holding& holding : whole.group) {
+    widen(holding.embeddings);
+    for (Holding::Layer& layer : holding.layers) {
+      widen(layer.attention);
+      widen(layer.mlp);
+    }
+  }
+  return weight_pages(spec, whole, page_bytes) - weight_pages(spec, form, page_bytes);
+}
+
+// Sizes a replica whose devices divide tokens: each holds its layers' weights whole, so those that
+// a shard would leave out become no KV. `replica` is sized without them.
+Result<ReplicaOptions> size_for_sequence(const SimulateCommand& command, ModelOptions model,
+                                         const ModelSpec& spec, const Cluster& cluster,
+                                         const ReplicaOptions& replica) {
+  const Sizing& sizing = replica.sizing;
+  const std::int64_t page_bytes = sizing.budget.page_bytes;
+  const std::int64_t kept = pages_beyond_shards(spec, sizing.form, page_bytes) * page_bytes;
+  const auto asked = parse_bytes(model.device_memory);
+  if (kept == 0 || !asked.ok()) {
+    return replica;
+  }
+  const auto refused = [&](const std::string& why) {
+    return make_error(ErrorCode::kExhausted,
+                      "--cluster {}: with sequence, each device holds {} of weights in addition to "
+                      "a shard, of {}: {}",
+                      command.cluster, format_bytes(kept), format_bytes(*asked), why);
+  };
+  if (*asked <= kept) {
+    return refused("give it more memory");
+  }
+  model.device_memory = fmt::format("{}", *asked - kept);
+  auto sized = size_replica(model, may_morph(command), command.morph, spec, machine_of(cluster));
+  if (!sized.ok()) {
+    return refused("for the rest, " + sized.error().message);
+  }
+  return sized;
+}
+
 // Returns the model on devices with a built-in profile.
 Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string name,
                                   const ModelSpec& spec) {
@@ -125,11 +169,8 @@ Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string na
   if (!replica.ok()) {
     return replica.error();
   }
-  const auto tensor = static_cast<std::int64_t>(std::max(1, model.group.tensor));
-  if (cluster->sequence && tensor > 1) {  // shards of the weights that others hold become no KV
-    const std::int64_t whole = weight_bytes(spec, replica->sizing.form);
-    model.device_memory = fmt::format("{}", cluster->memory_bytes - whole / tensor * (tensor - 1));
-    replica = size_replica(model, may_morph(command), command.morph, spec, machine_of(*cluster));
+  if (cluster->sequence) {
+    replica = size_for_sequence(command, model, spec, *cluster, *replica);
     if (!replica.ok()) {
       return replica.error();
     }
@@ -235,15 +276,20 @@ void limit_length(const SimulatedModel& model, const Form& form, EngineConfig& e
   }
 }
 
-// Returns the configuration of the engine of a group. With sequence parallelism, the weights that
-// its devices would drop stay where they are.
+// Returns the pages of weights that stay on each device of a group. With sequence parallelism they
+// are those that its devices would drop.
+std::int64_t pages_kept(const SimulatedModel& model, const Form& wide) {
+  const Sizing& sizing = model.replica.sizing;
+  const std::int64_t page_bytes = sizing.budget.page_bytes;
+  return model.sequence ? weight_pages(model.spec, sizing.form, page_bytes) -
+                              weight_pages(model.spec, wide, page_bytes)
+                        : 0;
+}
+
+// Returns the configuration of the engine of a group.
 EngineConfig engine_of(const SimulatedModel& model, const Form& wide) {
   ReplicaOptions replica = model.replica;
-  PageBudget& budget = replica.morph->bounds.budget;
-  if (model.sequence) {
-    budget.reserve += weight_pages(model.spec, replica.sizing.form, budget.page_bytes) -
-                      weight_pages(model.spec, wide, budget.page_bytes);
-  }
+  replica.morph->bounds.budget.reserve += pages_kept(model, wide);
   EngineConfig engine = wide_engine_config(replica, model.spec, wide);
   limit_length(model, wide, engine);
   return engine;
@@ -281,6 +327,7 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
   }
   if (config.groups) {
     config.groups->wide_engine = [model](const Form& wide) { return engine_of(model, wide); };
+    config.groups->wide_reserve = [model](const Form& wide) { return pages_kept(model, wide); };
   }
   return config;
 }

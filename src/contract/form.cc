@@ -235,6 +235,10 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
     return illegal("{} KV heads do not divide into {} shards", spec.attention.kv_heads,
                    form.shards);
   }
+  const int kept = form.attention_kept;
+  if (kept < 0 || kept > form.shards || (kept & (kept - 1)) != 0) {
+    return illegal("devices cannot keep {} of {} shards of attention weights", kept, form.shards);
+  }
   if (static_cast<int>(form.layer_precision.size()) != spec.layers) {
     return illegal("{} layer precisions for {} layers", form.layer_precision.size(), spec.layers);
   }
@@ -250,6 +254,10 @@ Precision highest_precision(const Form& form) {
       std::find_if(kPrecisions.begin(), kPrecisions.end(),
                    [&](Precision precision) { return layers_at(form, precision) > 0; });
   return highest == kPrecisions.end() ? Precision::kBf16 : *highest;
+}
+
+ShardRun shards_kept(const Form& form, Component component, const ShardRun& run) {
+  return component == Component::kAttention ? widened(run, form.attention_kept) : run;
 }
 
 Precision precision_of(const Form& form, int layer, Component component) {

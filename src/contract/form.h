@@ -55,6 +55,10 @@ struct Form {
   // Shards of each component: the largest TP degree, which fixes the order of sums for life.
   int shards = 1;
   std::vector<Holding> group;                   // what each device holds
+  // The weights of attention that devices keep: a device that holds some of a layer's shards has
+  // the weights of the aligned run of so many around them. It computes with those that it holds,
+  // and has KV of no others. 0: it has no others.
+  int attention_kept = 0;
   std::vector<LayerPrecision> layer_precision;  // one per layer
   Precision embeddings = Precision::kBf16;      // embedding matrix and LM head
   // The blocks of all homes together. A device with a layer's attention has room for them all, or
@@ -108,6 +112,9 @@ Status validate(const Form& form, const ModelSpec& spec, std::span<const DeviceS
 
 // Returns the highest precision of any half of a layer.
 Precision highest_precision(const Form& form);
+
+// Returns the shards of a component whose weights a device has that holds `run` of them.
+ShardRun shards_kept(const Form& form, Component component, const ShardRun& run);
 
 // The precision of a component. `layer` is ignored for the embeddings.
 Precision precision_of(const Form& form, int layer, Component component);

@@ -6,6 +6,10 @@
 
 namespace protean {
 
+ShardRun widened(const ShardRun& run, int count) {
+  return run.empty() || run.count >= count ? run : ShardRun{run.first / count * count, count};
+}
+
 int new_shards(const ShardRun& run, const ShardRun& had) {
   const int shared = std::min(run.end(), had.end()) - std::max(run.first, had.first);
   return run.count - std::max(0, shared);

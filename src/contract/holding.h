@@ -22,6 +22,9 @@ struct ShardRun {
   friend bool operator==(const ShardRun&, const ShardRun&) = default;
 };
 
+// Returns the aligned run of `count` shards around `run`; `run` if it is empty or no smaller.
+ShardRun widened(const ShardRun& run, int count);
+
 // Returns the number of shards of `run` that `had` does not have.
 int new_shards(const ShardRun& run, const ShardRun& had);
 

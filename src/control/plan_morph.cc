@@ -259,7 +259,8 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
   const auto for_swap = [&](const SwapComponent& swap) {
     int held = 0;
     for (const Holding& holding : form.group) {
-      held = std::max(held, holding.of(swap.layer, swap.component).count);
+      const ShardRun& run = holding.of(swap.layer, swap.component);
+      held = std::max(held, shards_kept(form, swap.component, run).count);
     }
     return component_pages(spec, swap.component, swap.to, page_bytes, form.shards) / form.shards *
            held;
@@ -281,10 +282,12 @@ std::int64_t pages_to_prepare(const ModelSpec& spec, const Form& form, const Mor
     std::int64_t most = 0;
     for (std::size_t i = 0; i < form.group.size(); ++i) {
       const int device = static_cast<int>(i);
-      const ShardRun& had = form.group[i].of(hold.layer, hold.component);
+      const ShardRun has = shards_kept(form, hold.component, hold.runs[i]);
+      const ShardRun had =
+          shards_kept(form, hold.component, form.group[i].of(hold.layer, hold.component));
       const std::int64_t kv =
           kv_pages_on(spec, next, device, page_bytes) - kv_pages_on(spec, form, device, page_bytes);
-      most = std::max(most, each * new_shards(hold.runs[i], had) + std::max<std::int64_t>(0, kv));
+      most = std::max(most, each * new_shards(has, had) + std::max<std::int64_t>(0, kv));
     }
     return most;
   };

@@ -75,5 +75,29 @@ TEST(GroupCost, DevicesThatDivideASequenceReadAllWeights) {
       << "half of the KV comes from the other device";
 }
 
+// A group that parts fetches three quarters of a layer's attention for each of four devices, unless
+// they have kept them. KV moves all the same.
+TEST(GroupCost, DevicesThatKeepAttentionWeightsFetchNone) {
+  ModelSpec spec;
+  spec.layers = 2;
+  spec.hidden = 64;
+  spec.ffn = 128;
+  spec.attention = {.heads = 4, .kv_heads = 4, .head_dim = 16};
+  Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 8});
+  form.shards = 4;
+  const std::array devices = {DeviceId{0}, DeviceId{1}, DeviceId{2}, DeviceId{3}};
+  form = divide(form, even_division(spec.layers, 4, 1), devices);
+  const HoldShards apart{0, Component::kAttention, std::vector<ShardRun>(4, {0, 4})};
+  const std::vector<Copy> homes = {{0}, {1}, {2}, {3}};
+  const std::vector<std::int64_t> live = {2, 2, 2, 2};
+  const std::int64_t attention = component_bytes(spec, Component::kAttention, Precision::kBf16);
+  EXPECT_EQ(weight_bytes_fetched(spec, form, apart),
+            std::vector<std::int64_t>(4, attention / 4 * 3));
+  const auto kv = kv_bytes_received(spec, form, apart, homes, live);
+  form.attention_kept = 4;
+  EXPECT_EQ(weight_bytes_fetched(spec, form, apart), std::vector<std::int64_t>(4, 0));
+  EXPECT_EQ(kv_bytes_received(spec, form, apart, homes, live), kv);
+}
+
 }  // namespace
 }  // namespace protean

@@ -17,8 +17,10 @@ std::int64_t pages_to_hold(const ModelSpec& spec, const Form& form, const HoldSh
       form.shards;
   const std::int64_t kv =
       kv_pages_on(spec, next, device, page_bytes) - kv_pages_on(spec, form, device, page_bytes);
-  return each * new_shards(hold.runs[index], form.group[index].of(hold.layer, hold.component)) +
-         std::max<std::int64_t>(0, kv);
+  const ShardRun has = shards_kept(form, hold.component, hold.runs[index]);
+  const ShardRun had =
+      shards_kept(form, hold.component, form.group[index].of(hold.layer, hold.component));
+  return each * new_shards(has, had) + std::max<std::int64_t>(0, kv);
 }
 
 std::size_t preparable(const ModelSpec& spec, const Form& form, std::span<const MorphStep> steps,

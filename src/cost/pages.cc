@@ -116,7 +116,7 @@ std::int64_t weight_pages_on(const ModelSpec& spec, const Form& form, int device
       shard_pages(spec, Component::kEmbeddings, form.embeddings, page_bytes, form.shards);
   for (std::size_t layer = 0; layer < holding.layers.size(); ++layer) {
     for (const Component half : kLayerHalves) {
-      const ShardRun& run = holding.layers[layer].of(half);
+      const ShardRun run = shards_kept(form, half, holding.layers[layer].of(half));
       pages += run.empty()
                    ? 0
                    : run.count * shard_pages(spec, half, form.layer_precision[layer].of(half),
@@ -162,7 +162,7 @@ std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form
   for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
     const Holding& holding = holding_of(form, device);
     const auto pages_of = [&](int layer, Component component) {
-      const int shards = holding.of(layer, component).count;
+      const int shards = shards_kept(form, component, holding.of(layer, component)).count;
       return shards == 0
                  ? 0
                  : shards * shard_pages(spec, component, precision_of(form, layer, component),

@@ -94,6 +94,26 @@ TEST(Pages, OfAGroupAddUpToThoseOfOneDevice) {
   EXPECT_EQ(sum_on(divided(spec, 4, {2, {9, 7}}, 10)), whole + embeddings);
 }
 
+// Devices that keep attention weights have those that one device has, and KV of their own shards.
+TEST(Pages, OfAGroupThatKeepsAttentionWeights) {
+  const ModelSpec spec = spec_of(256, 704);
+  const std::int64_t page_bytes = page_bytes_for(spec, 4);
+  const Form whole = divided(spec, 4, {1, {16}}, 100);
+  const Form divides = divided(spec, 4, {4, {16}}, 100);
+  Form keeps = divides;
+  keeps.attention_kept = 4;
+  const std::int64_t attention =
+      16 * component_pages(spec, Component::kAttention, Precision::kBf16, page_bytes, 4);
+  const std::int64_t weights = weight_pages(spec, divides, page_bytes);
+  EXPECT_EQ(weight_pages(spec, keeps, page_bytes), weights + attention / 4 * 3);
+  EXPECT_LT(weight_pages(spec, keeps, page_bytes), weight_pages(spec, whole, page_bytes));
+  EXPECT_EQ(kv_pages_on(spec, keeps, 1, page_bytes), kv_pages_on(spec, divides, 1, page_bytes));
+  EXPECT_EQ(pages_by_device(spec, keeps, page_bytes)[1].layers[5].first, attention / 16);
+  const std::int64_t pages = weight_pages(spec, whole, page_bytes);
+  EXPECT_EQ(kv_blocks_beside(spec, keeps, pages, page_bytes),
+            kv_blocks_beside(spec, divides, pages - attention / 4 * 3, page_bytes));
+}
+
 TEST(Pages, AreKnownForEachDeviceLayerByLayer) {
   const ModelSpec spec = spec_of(256, 704);
   const std::int64_t page_bytes = page_bytes_for(spec, 4);

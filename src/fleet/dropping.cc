@@ -131,11 +131,7 @@ std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidate
         lacking + lost <= 0 &&
         static_cast<double>(demand) <
             kRestoreBelowShare * static_cast<double>(candidate.whole_kv_blocks)) {
-      GroupWish wish;
-      for (const ReplicaId replica : candidate.replicas) {
-        wish.groups.push_back({replica});
-      }
-      return wish;
+      return GroupWish{.groups = candidate.homes};
     }
   }
   return std::nullopt;
@@ -156,9 +152,7 @@ std::optional<GroupWish> DropVote::vote(std::span<const DropCandidate> candidate
     if (candidate.by_layers) {
       ++may_restore;
       restore += wants_restore(candidate) ? 1 : 0;
-      for (const ReplicaId replica : candidate.replicas) {
-        apart.groups.push_back({replica});
-      }
+      apart.groups.insert(apart.groups.end(), candidate.homes.begin(), candidate.homes.end());
     } else {
       ++may_drop;
       drop += wants_drop(candidate) ? 1 : 0;

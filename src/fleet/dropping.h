@@ -35,7 +35,8 @@ struct DropCandidate {
   std::int64_t kv_blocks_awaited = 0;  // blocks that queued requests need
   int waiting = 0;                     // queued requests
   std::int64_t whole_kv_blocks = 0;    // blocks of its replicas together if nothing is dropped
-  std::int64_t home_kv_blocks = 0;     // of one of the parts that it splits into
+  std::vector<std::vector<ReplicaId>> homes;  // the replicas of each part it splits into
+  std::int64_t home_kv_blocks = 0;            // of one of these parts
   std::int64_t largest_need = 0;       // blocks of its longest request when that ends
 };
 

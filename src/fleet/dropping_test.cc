@@ -24,6 +24,7 @@ DropCandidate drop_candidate(std::vector<int> replicas, std::int64_t used, std::
                           .home_kv_blocks = 20};
   for (const int replica : replicas) {
     candidate.replicas.push_back(ReplicaId{replica});
+    candidate.homes.push_back({ReplicaId{replica}});
   }
   return candidate;
 }
@@ -124,6 +125,20 @@ TEST(Dropping, LayersAreFetchedBackBelowHalfOfWhatReplicasHoldWithoutADrop) {
       << "a request waits, but not for KV";
   EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0, 1}, 18, 2)})), "");
   EXPECT_EQ(shown(choose_restore(std::vector{drop_candidate({0}, 1, 0)})), "");
+}
+
+// The parts of a group by layers may be groups by shards, which are another policy's.
+TEST(Dropping, AGroupPartsIntoTheGroupsThatItWasMadeOf) {
+  DropCandidate group = drop_candidate({0, 1, 2, 3}, 10, 0);
+  group.homes = {{ReplicaId{0}, ReplicaId{1}}, {ReplicaId{2}, ReplicaId{3}}};
+  EXPECT_EQ(shown(choose_restore(std::vector{group})), "01 23");
+  DropVote vote;
+  std::string last;
+  for (int i = 0; i < 30; ++i) {
+    group.kv_blocks_used = i < 29 ? 20 : 10;
+    last = shown(vote.vote(std::vector{group}, i * kNsPerS / 2));
+  }
+  EXPECT_EQ(last, "01 23");
 }
 
 TEST(Dropping, LayersStayDroppedWhileARequestIsLongerThanAReplicaHolds) {

@@ -169,7 +169,7 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
       const bool widest = scale == ScalePolicy::kPaper || scale == ScalePolicy::kLayers;
       if (widest && blocks > blocks_of_.front()) {
         pass_over_narrow();
-      } else if (scale != ScalePolicy::kJoint) {
+      } else {
         pass_over_closing();
       }
     }
@@ -263,29 +263,36 @@ void Fleet::tick(TimeNs now_ns) {
   }
 }
 
+// Returns the least loaded replica without a queue that is not about to part.
+std::optional<std::size_t> Fleet::least_loaded_without_queue() const {
+  std::optional<std::size_t> least;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    if (in_service(i) && seen_[i].waiting == 0 &&
+        (!least || seen_[i].running < seen_[*least].running) && !closes(i)) {
+      least = i;
+    }
+  }
+  return least;
+}
+
 // Moves a request from the longest queue to the least loaded replica without a queue, if it has a
 // place there at once, in time, and here it has none or a later first token. One event moves one
-// request:
-// each event that ends a step looks again.
+// request: each event that ends a step looks again.
 void Fleet::spread_queue(TimeNs now_ns) {
-  std::size_t longest = stations_.size();
-  std::size_t emptiest = stations_.size();
-  const auto load = [this](std::size_t i) { return std::pair(seen_[i].waiting, seen_[i].running); };
+  std::optional<std::size_t> longest;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (!in_service(i)) {
-      continue;
+    if (in_service(i) && seen_[i].waiting > (longest ? seen_[*longest].waiting : 0)) {
+      longest = i;
     }
-    const bool first = longest == stations_.size();
-    longest = first || seen_[i].waiting > seen_[longest].waiting ? i : longest;
-    emptiest = first || load(i) < load(emptiest) ? i : emptiest;
   }
-  if (longest == stations_.size() || seen_[longest].waiting == 0 || seen_[emptiest].waiting > 0) {
+  const auto emptiest = longest ? least_loaded_without_queue() : std::nullopt;
+  if (!emptiest) {
     return;
   }
-  Engine& from = *stations_[longest].engine;
-  Engine& to = *stations_[emptiest].engine;
+  Engine& from = *stations_[*longest].engine;
+  Engine& to = *stations_[*emptiest].engine;
   const Sequence* sequence =
-      from.first_movable(seen_[emptiest].kv_blocks - seen_[emptiest].kv_blocks_used);
+      from.first_movable(seen_[*emptiest].kv_blocks - seen_[*emptiest].kv_blocks_used);
   if (sequence == nullptr) {
     return;
   }
@@ -299,7 +306,7 @@ void Fleet::spread_queue(TimeNs now_ns) {
     return;
   }
   const RequestId request = sequence->asks.id;
-  owner_[request] = ReplicaId{static_cast<std::int32_t>(emptiest)};
+  owner_[request] = ReplicaId{static_cast<std::int32_t>(*emptiest)};
   to.adopt(from.release(request, now_ns), {}, now_ns);
 }
 

@@ -121,10 +121,14 @@ class Fleet : private TokenSink {
     TimeNs since_ns = 0;
     bool for_long = false;  // for a request that no replica could hold
   };
+  struct LongArrival {
+    TimeNs at_ns = 0;
+    std::int64_t blocks = 0;
+  };
   // What `--scale joint` and `--drop joint` remember.
   struct Weighing {
-    ArrivalRate arrivals;                 // of all requests
-    std::deque<TimeNs> long_arrivals_ns;  // of requests that need a group
+    ArrivalRate arrivals;                   // of all requests
+    std::deque<LongArrival> long_arrivals;  // of requests that need a group
     TimeNs next_ns = 0;
   };
   // Replicas in service, one of which gets the request that is being placed.
@@ -163,6 +167,7 @@ class Fleet : private TokenSink {
   void on(const VariantsPacked& packed, TimeNs now_ns);
   void regroup(TimeNs now_ns);
   bool scales() const { return blocks_of_.size() > 1; }
+  bool queues_behind(std::int64_t blocks) const;
   bool hold(Arrival& arrival, TimeNs now_ns);
   void keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns);
   bool could_grow_for(const Request& request) const;
@@ -178,12 +183,13 @@ class Fleet : private TokenSink {
   HandOver hand_over(HeldRequest& held, TimeNs now_ns);
   bool serves_by_layers(std::size_t index) const;
   bool layers_return() const;
+  bool closes(std::size_t index) const;
   void pass_over_closing();
   void pass_over_narrow();
   void serve_held(TimeNs now_ns);
   std::optional<std::size_t> hand_over_held(TimeNs now_ns);
   bool form_group(std::size_t index, TimeNs now_ns);
-  bool scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns);
+  Status scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns);
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
   std::optional<std::vector<DropCandidate>> drop_candidates() const;
@@ -206,6 +212,7 @@ class Fleet : private TokenSink {
   bool is_joint(GroupBy by) const;
   void weigh(TimeNs now_ns);
   bool regroups(TimeNs now_ns);
+  std::ptrdiff_t long_arrivals_for(const Group& group) const;
   bool part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns);
   bool group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns);
   std::optional<std::vector<Unit>> two_to_weigh(std::vector<Unit>& units) const;
@@ -235,6 +242,7 @@ class Fleet : private TokenSink {
   void forget_migrations(ReplicaId replica, TimeNs now_ns);
   int longest_tokens() const;
   void tick(TimeNs now_ns);
+  std::optional<std::size_t> least_loaded_without_queue() const;
   void spread_queue(TimeNs now_ns);
   bool serves_alone(ReplicaId replica) const;
   bool begin_migrations(TimeNs now_ns);

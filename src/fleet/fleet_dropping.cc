@@ -47,6 +47,7 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
                                               .whole_kv_blocks = seen.kv_blocks});
     if (candidate.by_layers) {
       const Group& group = grouping_.group(replica);
+      candidate.homes = grouping_.homes_of(replica);
       candidate.home_kv_blocks = group.home.kv.blocks;
       candidate.whole_kv_blocks = std::ssize(group.homes) * group.home.kv.blocks;
     }
@@ -141,7 +142,7 @@ void Fleet::drop_by_vote(TimeNs now_ns) {
   if (!wish) {
     return;
   }
-  const bool restores = wish->groups.front().size() == 1;
+  const bool restores = wish->by != GroupBy::kLayers;
   const bool begun = grouping_
                          .want(*wish,
                                restores ? "nothing waits, KV in use is at most half and falls"

@@ -47,21 +47,24 @@ std::int64_t Fleet::blocks_needed(std::int64_t prompt, std::int64_t max_tokens) 
 
 ScaleCandidate Fleet::candidate_of(std::size_t index) const {
   const ReplicaId replica{static_cast<std::int32_t>(index)};
-  const std::size_t replicas = grouping_.replicas_of(replica).size();
+  const bool waits = grouping_.waits_to_part() == replica;
+  const bool grouped = waits || grouping_.is_group(replica);
+  const std::size_t replicas =
+      waits ? grouping_.changing().size() : grouping_.replicas_of(replica).size();
   const Observation& load = seen_[index];
   const std::size_t power = std::bit_width(replicas) - 1;
   const GroupBy by = divides_by(grouping_.config().scale);
   const std::size_t home = by == GroupBy::kLayers ? 0 : power - 1;  // the power of each home
   const auto formed = formed_.find(std::pair(replica, replicas));
   std::int64_t home_blocks = power > 0 && power <= blocks_of_.size() ? blocks_of_[home] : 0;
-  if (grouping_.is_group(replica)) {
+  if (grouped) {
     home_blocks = std::min(home_blocks, grouping_.group(replica).home.kv.blocks);
   }
   return {.replica = replica,
           .replicas = static_cast<int>(replicas),
           .requests = load.running + load.waiting,
-          .formed_for_long =
-              formed != formed_.end() && formed->second.for_long && grouping_.by(replica) == by,
+          .formed_for_long = grouped && formed != formed_.end() && formed->second.for_long &&
+                             grouping_.group(replica).by == by,
           .holds_long =
               power > 0 && power <= blocks_of_.size() && at(replica).largest_need() > home_blocks,
           .kv_used_share = static_cast<double>(load.kv_blocks_used) /
@@ -73,11 +76,15 @@ bool Fleet::serves_by_layers(std::size_t index) const {
   return grouping_.is_group(replica) && grouping_.by(replica) == GroupBy::kLayers;
 }
 
+// Returns true if the policy lets a group wait for its end, or for room in its replicas.
+bool Fleet::closes(std::size_t index) const {
+  return !formed_.empty() && grouping_.config().scale != ScalePolicy::kJoint &&
+         is_closing(candidate_of(index));
+}
+
 // Groups that wait for their end get no request that another replica takes.
 void Fleet::pass_over_closing() {
-  const auto closing = [this](std::size_t i) {
-    return is_closing(candidate_of(candidates_.replicas[i]));
-  };
+  const auto closing = [this](std::size_t i) { return closes(candidates_.replicas[i]); };
   const auto takes = [this](std::size_t i) { return !candidates_.views[i].expected.refusal; };
   bool others = false;
   for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
@@ -94,10 +101,9 @@ void Fleet::pass_over_closing() {
 // A request that needs a group goes to the widest one that takes it (AMOEBA section 3.3).
 void Fleet::pass_over_narrow() {
   const auto replicas = [this](std::size_t i) {
-    return grouping_.replicas_of(ReplicaId{static_cast<std::int32_t>(candidates_.replicas[i])})
-        .size();
+    return candidate_of(candidates_.replicas[i]).replicas;
   };
-  std::size_t widest = 0;
+  int widest = 0;
   for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
     widest = candidates_.views[i].expected.refusal ? widest : std::max(widest, replicas(i));
   }
@@ -130,10 +136,22 @@ bool Fleet::could_grow_for(const Request& request) const {
          blocks_needed(std::ssize(request.prompt), request.max_tokens) <= blocks_of_.back();
 }
 
-// Accepts a request that no replica can hold now and a group could. Returns false if none could.
+// Returns true if the scale policy lets a request that needs so many blocks wait behind another
+// held one. Groups by layers do not grow: those that a stream of long requests keeps in use would
+// never part for a longer request.
+bool Fleet::queues_behind(std::int64_t blocks) const {
+  return grouping_.config().scale == ScalePolicy::kLayers && blocks > blocks_of_.front();
+}
+
+// Accepts a request that no replica can hold now and a group could, or that waits behind another.
+// Returns false if no group could hold it, or a replica is to take it.
 bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
-  if (!std::all_of(candidates_.views.begin(), candidates_.views.end(), too_long) ||
-      !could_grow_for(arrival.request)) {
+  const Request& request = arrival.request;
+  const bool behind = !held_.empty() && queues_behind(blocks_needed(std::ssize(request.prompt),
+                                                                    request.max_tokens));
+  if ((!behind &&
+       !std::all_of(candidates_.views.begin(), candidates_.views.end(), too_long)) ||
+      !could_grow_for(request)) {
     return false;
   }
   keep_waiting(arrival, std::nullopt, now_ns);
@@ -184,7 +202,8 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
         held.moved   ? "the request's replica has failed, and no other can go on with it"
         : some_serve ? "the request needs a group of replicas, and none could be formed"
                      : "the replicas that were to serve the request have failed",
-        held.failed_attempts == 0 ? ""
+        !held.refusal.empty()       ? fmt::format(" ({})", held.refusal)
+        : held.failed_attempts == 0 ? ""
                                   : fmt::format(" in {} attempts (the latest: {})",
                                                 held.failed_attempts, grouping_.failures().latest));
   }
@@ -263,7 +282,11 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
   for (std::size_t i = 0; i < held_.size();) {
     const TimeNs expires_ns = held_[i].expires_ns();
     const bool late = expires_ns >= 0 && expires_ns <= now_ns;
-    const HandOver handed = late ? HandOver::kTooLate : hand_over(held_[i], now_ns);
+    const bool behind = too_long && queues_behind(blocks_needed(held_[i].prompt_tokens(),
+                                                                held_[i].asks().max_tokens));
+    const HandOver handed = late     ? HandOver::kTooLate
+                            : behind ? HandOver::kTooLong
+                                     : hand_over(held_[i], now_ns);
     if (handed == HandOver::kDone) {
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
     } else if (late || held_[i].failed_attempts >= kMostAttempts) {
@@ -287,7 +310,7 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const GroupBy by = divides_by(grouping_.config().scale);
   const auto parting = grouping_.parting(by);
   if (parting && (by == GroupBy::kShards || homes_hold(parting->size(), blocks))) {
-    return scale(*parting, reason, now_ns) && !grouping_.busy();
+    return scale(*parting, reason, now_ns).ok() && !grouping_.busy();
   }
   if (grouping_.busy()) {
     return false;
@@ -297,12 +320,17 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
     at_rest = at_rest && (!in_service(i) || stations_[i].engine->form_at_rest());
   }
   const auto homes = homes_for(held_[index]);
-  if (homes && scale(*homes, reason, now_ns)) {
-    return !grouping_.busy();
+  Status begun;
+  if (homes) {
+    begun = scale(*homes, reason, now_ns);
+    if (begun.ok()) {
+      return !grouping_.busy();
+    }
   }
   if (!at_rest || (!homes && layers_return())) {
     return false;
   }
+  held_[index].refusal = begun.ok() ? std::string() : begun.error().message;
   end_held(index, FinishReason::kFailed, now_ns);
   return true;
 }
@@ -343,19 +371,19 @@ std::optional<std::vector<ReplicaId>> Fleet::homes_for(const HeldRequest& held) 
                  : choose_scale_up(candidates, blocks, blocks_of_);
 }
 
-// Asks for one group of several. Returns false if it cannot be had.
-bool Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns) {
+// Asks for one group of several. Fails if it cannot be had.
+Status Fleet::scale(const std::vector<ReplicaId>& homes, const std::string& reason, TimeNs now_ns) {
   GroupWish wish{.groups = {{}}, .by = divides_by(grouping_.config().scale)};
   for (const ReplicaId home : homes) {
     const std::vector<ReplicaId> replicas = grouping_.replicas_of(home);
     wish.groups.front().insert(wish.groups.front().end(), replicas.begin(), replicas.end());
   }
-  const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
-  if (begun) {
+  const auto changes = grouping_.want(wish, reason, false, now_ns);
+  if (changes.ok()) {
     remember_group(wish.groups.front(), {.since_ns = now_ns, .for_long = true});
   }
   count_failures(now_ns);
-  return begun;
+  return changes.ok() ? Status() : changes.error();
 }
 
 void Fleet::remember_group(const std::vector<ReplicaId>& replicas, const Formed& formed) {

@@ -41,7 +41,7 @@ void Fleet::count_arrival(const Asked& asked, TimeNs now_ns) {
   }
   weighing_.arrivals.arrived(now_ns, asked.prompt_tokens);
   if (asked.blocks > grouping_.config().form.kv.blocks) {
-    weighing_.long_arrivals_ns.push_back(now_ns);
+    weighing_.long_arrivals.push_back({now_ns, asked.blocks});
   }
 }
 
@@ -93,13 +93,24 @@ bool Fleet::regroups(TimeNs now_ns) {
   return part_one(units, one, now_ns) || group_two(units, one, now_ns);
 }
 
+// Returns the number of requests of the last minute that the group serves or could grow for: the
+// next of them would wait for it again. A group by layers does not grow.
+std::ptrdiff_t Fleet::long_arrivals_for(const Group& group) const {
+  const std::int64_t most = group.by == GroupBy::kLayers
+                                ? most_kv_blocks(grouping_.config(), group.wide)
+                                : blocks_of_.back();
+  return std::ranges::count_if(weighing_.long_arrivals, [most](const LongArrival& arrival) {
+    return arrival.blocks <= most;
+  });
+}
+
 // Parts the first group that a policy formed and that had better part. Returns false if there is
 // none. `one` is the load of a replica, if all replicas have an equal share.
 bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns) {
   const TimeNs horizon_ns = static_cast<TimeNs>(kHorizonS * kNsPerS);
-  while (!weighing_.long_arrivals_ns.empty() &&
-         weighing_.long_arrivals_ns.front() < now_ns - horizon_ns) {
-    weighing_.long_arrivals_ns.pop_front();
+  while (!weighing_.long_arrivals.empty() &&
+         weighing_.long_arrivals.front().at_ns < now_ns - horizon_ns) {
+    weighing_.long_arrivals.pop_front();
   }
   for (const Unit& unit : units) {
     const ReplicaId replica{static_cast<std::int32_t>(unit.index)};
@@ -117,9 +128,8 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
     if (pays(outlook_of(stays, load, false), outlook_of(parts, load, false))) {
       continue;  // it would form again at once
     }
-    // The next request that needs a group would wait for it again.
     Outlook apart = outlook_of(parts, load, true);
-    apart.late += static_cast<double>(weighing_.long_arrivals_ns.size());
+    apart.late += static_cast<double>(long_arrivals_for(grouping_.group(replica)));
     const double kept_s = static_cast<double>(now_ns - since->second.since_ns) / kNsPerS;
     if (no_later(apart, outlook_of(stays, load, true)) &&
         std::min(kept_s, load.arrivals.lasts_s) >=

@@ -27,7 +27,9 @@ bool moves_kv(const MorphStep& step) {
 
 std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
   const PageBudget& budget = config.budget;
-  return std::max(wide.kv.blocks, kv_blocks_beside(config.spec, wide, budget.pages - budget.reserve,
+  const std::int64_t reserve =
+      budget.reserve + (config.wide_reserve ? config.wide_reserve(wide) : 0);
+  return std::max(wide.kv.blocks, kv_blocks_beside(config.spec, wide, budget.pages - reserve,
                                                    budget.page_bytes));
 }
 

@@ -39,6 +39,9 @@ struct GroupConfig {
   Form form;          // of each replica as loaded
   // Returns the configuration of the engine that serves a group with this form.
   std::function<EngineConfig(const Form&)> wide_engine;
+  // Returns the pages of each device that the KV of a group with this form leaves to others; empty:
+  // none.
+  std::function<std::int64_t(const Form&)> wide_reserve;
   int steps_at_once = 1;  // HoldShards steps committed between two joint steps, at most
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;

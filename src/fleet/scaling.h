@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,8 +22,8 @@ namespace protean {
 enum class ScalePolicy : std::uint8_t {
   kOff,    // such requests are refused
   kPaper,  // AMOEBA section 3.3
-  // The paper's baseline by layers (section 4.2.5, KunServe): as many replicas as the request needs
-  // divide layers, at once.
+  // The paper's baseline by layers (section 4.2.5, KunServe): 2, 4 or 8 replicas, the fewest that
+  // hold the request, divide layers at once.
   kLayers,
   // The paper's baseline (section 4.2.4): the router does not look at what replicas can
   // hold, and the replica that it chose becomes one with its neighbours if it has to.
@@ -82,6 +83,7 @@ struct HeldRequest {
   std::optional<MovedRequest> moved = {};  // instead of `request`, if it was in a replica before
   std::optional<ReplicaId> at = {};        // the replica whose group must hold it; nothing: any
   int failed_attempts = 0;                 // attempts to form a group that failed while it waited
+  std::string refusal = {};                // why there can be no group that would hold it
 
   const Request& asks() const { return moved ? moved->sequence->asks : request; }
   std::int64_t prompt_tokens() const {

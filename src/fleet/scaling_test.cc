@@ -151,6 +151,29 @@ TEST(Scaling, AGroupThatThePolicyDidNotFormTakesShortRequests) {
   }
 }
 
+// The group's KV has to shrink before it can part. Requests for which the others have no room queue
+// there.
+TEST(Scaling, ShortRequestsAvoidAGroupThatWaitsToPart) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 100, 60);  // 40 blocks, and a replica has 24
+  const auto waits = [&] { return scene.sink.groups->stage == "waits for room in the replicas"; };
+  for (int round = 0; round < 1'000 && !waits(); ++round) {
+    scene.ready();
+    for (int replica = 0; replica < 4; ++replica) {
+      scene.work(replica);
+    }
+  }
+  ASSERT_TRUE(waits());
+  for (int topic = 0; topic < 8; ++topic) {
+    scene.arrive(topic, 60, 10);
+  }
+  const Observation& group = scene.fleet->observe(ReplicaId{0});
+  EXPECT_EQ(group.running + group.waiting, 0);
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1 2 3");
+}
+
 // Devices that have dropped layers join no others, so a long request leaves their group alone. It
 // does not wait for a group that no policy is sure to part.
 TEST(Scaling, AGroupByLayersIsNotPartedForALongRequest) {

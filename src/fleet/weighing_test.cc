@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 
@@ -97,6 +98,43 @@ TEST(Weighing, AnIdleGroupParts) {
   for (int round = 0; round < 100 && scene.tick(); ++round) {
   }
   EXPECT_EQ(scene.fleet->next_deadline_ns(), std::nullopt) << "an idle fleet is left alone";
+}
+
+// A group by layers cannot grow for requests that it does not hold, so it does not stay for them.
+TEST(Weighing, AGroupByLayersPartsAlthoughLongerRequestsArrive) {
+  GroupScene scene({.replicas = 2,
+                    .blocks = 20,
+                    .steps_at_once = 2,
+                    .scale = ScalePolicy::kPaper,
+                    .drop = DropPolicy::kJoint,
+                    .step_cost = {.fixed_us = 50'000}});
+  for (int i = 0; i < 40; ++i) {
+    scene.arrive(i, 30, 20);
+  }
+  for (int round = 0; round < 5'000 && scene.groups() != "01"; ++round) {
+    scene.now_ns += 25 * kNsPerMs;
+    scene.ready();
+    scene.work(0);
+    scene.work(1);
+    scene.tick();
+  }
+  ASSERT_EQ(scene.groups(), "01");
+  scene.settle();
+  ASSERT_LT(scene.fleet->observe(ReplicaId{0}).kv_blocks, 90);
+  scene.arrive(50, 359, 2);  // 90 blocks, and a group by shards has more
+  EXPECT_TRUE(scene.sink.seen.at(RequestId{41}).accepted);
+  const auto parted = [&] {
+    return std::ranges::any_of(scene.sink.groups->history, [](const RegroupRecord& record) {
+      return record.by == GroupBy::kLayers && !record.together;
+    });
+  };
+  for (int round = 0; round < 5'000 && !parted() && scene.tick(); ++round) {
+    if (round % 100 == 99) {
+      scene.arrive(50, 359, 2);
+    }
+    scene.settle();
+  }
+  EXPECT_TRUE(parted());
 }
 
 // The load falls while three requests run of which two homes hold two. The order to part waits for

@@ -115,7 +115,7 @@ struct ModelWeights {
   ModelWeights(const ModelSpec& spec, Holding holding, int shards = 1);
 
   int shards = 1;                            // shards that each component is packed in
-  Holding holding;                           // the shards that are here; others are never bound
+  Holding holding;                           // the shards that steps use
   ModelSpec shard_spec;                      // a shard as kernels see it
   std::vector<EmbeddingWeights> embeddings;  // [shard]
   std::vector<LayerWeights> layers;          // [layer][shard]

@@ -286,6 +286,7 @@ Form divide(Form form, const DeviceGroup& group) {
     devices.push_back(DeviceId{device});
   }
   form.shards = group.shards;
+  form.attention_kept = group.keeps_attention ? group.shards / group.division.tensor : 0;
   return divide(std::move(form), group.division, devices);
 }
 
@@ -382,6 +383,7 @@ Result<DeviceGroup> choose_group(const GroupOptions& asked, const ComputeOptions
   DeviceGroup group{.devices = *std::move(devices),
                     .division = even_division(spec.layers, degrees.tensor, degrees.stages),
                     .shards = shards,
+                    .keeps_attention = options.keeps_attention,
                     .on_nodes = options.on_nodes};
   group.division.stage_layers = stages.empty() ? group.division.stage_layers : stages;
   if (group.devices.empty()) {

@@ -21,6 +21,7 @@ struct GroupOptions {
   int tensor = 0;                // devices that share each layer
   int pipeline = 0;              // stages of consecutive layers
   int most_tensor = 0;           // shards of each component: the largest tensor degree ever
+  bool keeps_attention = false;  // groups of replicas keep attention weights (Form)
   std::string stages;            // layers of each stage, such as "10,9,7,6"; empty: even
   bool on_nodes = false;         // each device is a NUMA node, with what is free there
 };
@@ -37,6 +38,7 @@ struct DeviceGroup {
   std::vector<GroupDevice> devices;
   Division division;
   int shards = 1;
+  bool keeps_attention = false;  // see GroupOptions
   bool on_nodes = false;  // see GroupOptions
   std::vector<std::string> warnings;
 };

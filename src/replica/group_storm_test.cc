@@ -40,7 +40,9 @@ Groups groups_of(const GroupsStatus& status) {
 // PROTEAN_GROUP_CHANGES sets a smaller number of changes for instrumented builds.
 std::int64_t changes_wanted(std::int64_t plain) {
   const char* const wanted = std::getenv("PROTEAN_GROUP_CHANGES");
-  return wanted == nullptr ? plain : std::min<std::int64_t>(plain, std::atoll(wanted));
+  const std::int64_t fewer = wanted == nullptr ? plain : std::atoll(wanted);
+  EXPECT_GT(fewer, 0) << "PROTEAN_GROUP_CHANGES is no number of changes";
+  return std::min(plain, fewer);
 }
 
 struct GroupStorm : ReplicasTest {
@@ -164,6 +166,11 @@ TEST_F(GroupStorm, FourReplicasBecomeOneAtOnceAndPartManyTimes) {
   for (const Kept& kept : kKept) {
     storm(kept, {4, 1}, changes_wanted(50));
   }
+}
+
+TEST_F(GroupStorm, ReplicasKeepAttentionWeightsInGroups) {
+  keeps_attention = true;
+  storm({"w8", "int8"}, {2, 4, 2, 1}, changes_wanted(24));
 }
 
 }  // namespace

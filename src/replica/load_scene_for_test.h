@@ -95,7 +95,9 @@ struct ReplicasTest : testing::Test {
 
   // The same for replicas that can become groups. Their KV leaves no page free.
   ReplicaOptions groupable(int replicas) {
-    ReplicaOptions options = options_for({.replicas = replicas, .most_tensor = most_tensor}, true);
+    ReplicaOptions options = options_for(
+        {.replicas = replicas, .most_tensor = most_tensor, .keeps_attention = keeps_attention},
+        true);
     const Sizing& sizing = options.sizing;
     MorphConfig morph{.mode = MorphMode::kOff};
     morph.start = sizing.form;
@@ -135,6 +137,7 @@ struct ReplicasTest : testing::Test {
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "4MiB";
   int most_tensor = 2;  // of replicas that can become groups
+  bool keeps_attention = false;
   TemporaryDirectory directory;
   TemporaryDirectory variants;
   std::shared_ptr<TokenConstraint> constraint;  // of the third request

@@ -254,19 +254,22 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
       .step = step, .component = {}, .shards = {}, .peer = {}, .peer_is_sound = {}, .kv = {}};
   if (const auto* const swap = std::get_if<SwapComponent>(&step)) {
     wanted.component = *swap;
-    wanted.shards = shards_of(holding.of(swap->layer, swap->component));
+    wanted.shards = shards_of(
+        shards_kept(form, swap->component, holding.of(swap->layer, swap->component)));
     return wanted;
   }
   const auto& [layer, component, runs] = std::get<HoldShards>(step);
   const ShardRun& run = runs[static_cast<std::size_t>(device)];
   wanted.component = {layer, component, precision_of(form, layer, component)};
-  wanted.shards = shards_of(run, holding.of(layer, component));
+  wanted.shards = shards_of(shards_kept(form, component, run),
+                            shards_kept(form, component, holding.of(layer, component)));
   // What others keep meanwhile is copied from them. Who they are is looked up now, because the form
   // may change while weights are fetched.
   const auto peers = std::make_shared<std::unordered_map<int, DeviceWorker*>>();
   for (const int shard : wanted.shards) {
     for (std::size_t peer = 0; peer < form.group.size(); ++peer) {
-      if (form.group[peer].of(layer, component).has(shard) && !group().devices[peer]->given_up()) {
+      if (shards_kept(form, component, form.group[peer].of(layer, component)).has(shard) &&
+          !group().devices[peer]->given_up()) {
         peers->emplace(shard, group().devices[peer]);
       }
     }

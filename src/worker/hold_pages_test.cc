@@ -96,10 +96,13 @@ TEST(HoldPages, DevicesTakeWhatPlansCount) {
   const ModelSpec spec = join_spec();
   int at_once = 0;
   int held_back = 0;
-  for (unsigned seed = 1; seed <= 6; ++seed) {
+  for (unsigned seed = 1; seed <= 8; ++seed) {
     std::mt19937 random(seed);
+    JoinCase which =
+        seed % 2 == 0 ? JoinCase{"w8", Precision::kW8, KvPrecision::kInt8} : JoinCase{"bf16"};
+    which.attention_kept = seed > 6 ? kJoinShards : 0;
     JoinScene fleet(
-        seed % 2 == 0 ? JoinCase{"w8", Precision::kW8, KvPrecision::kInt8} : JoinCase{"bf16"},
+        which,
         seed % 3 == 0 ? 4 : 2, 0, seed % 2 == 0 ? 0 : 12);
     fleet.groups = {fleet.join(fleet.groups)};
     JoinScene::Group& group = fleet.groups.front();

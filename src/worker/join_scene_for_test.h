@@ -30,6 +30,7 @@ struct JoinCase {
   std::string name;
   Precision precision = Precision::kBf16;
   KvPrecision kv = KvPrecision::kBf16;
+  int attention_kept = 0;
 };
 
 inline ModelSpec join_spec() {
@@ -116,6 +117,7 @@ class JoinScene {
         spec, which.precision, DeviceId{0},
         {.precision = which.kv, .block_tokens = kJoinBlockTokens, .blocks = kJoinBlocks});
     form.shards = kJoinShards;
+    form.attention_kept = which.attention_kept;
     pages_ = form_pages(spec, Form(whole(form, 0)), kJoinPageBytes) + spare;
     for (int i = 0; i < replicas; ++i) {
       ears.push_back(std::make_unique<WorkerEar>());

@@ -69,7 +69,8 @@ std::vector<int> shards_of(const ShardRun& run, const ShardRun& had) {
 
 void LayerPages::swap(ModelWeights& weights, const SwapComponent& component, ShardMemory& memory) {
   const std::lock_guard lock(*changing_);
-  const ShardRun& run = weights.holding.of(component.layer, component.component);
+  const ShardRun run =
+      here(component.component, weights.holding.of(component.layer, component.component));
   check(std::ssize(memory) == run.count, "every shard here has memory");
   for (int i = 0; i < run.count; ++i) {
     bind(weights, component, run.first + i, memory[static_cast<std::size_t>(i)]->data());
@@ -81,14 +82,16 @@ void LayerPages::hold(ModelWeights& weights, const SwapComponent& component, con
                       ShardMemory& memory) {
   const std::lock_guard lock(*changing_);
   ShardRun& held = weights.holding.of(component.layer, component.component);
+  const ShardRun before = here(component.component, held);
+  const ShardRun after = here(component.component, run);
   ShardMemory& mine = of(component.layer, component.component);
-  check(std::ssize(mine) == held.count, "every shard here has memory");
-  check(std::ssize(memory) == new_shards(run, held), "every new shard has memory");
+  check(std::ssize(mine) == before.count, "every shard here has memory");
+  check(std::ssize(memory) == new_shards(after, before), "every new shard has memory");
   ShardMemory next;
   auto fetched = memory.begin();
-  for (int shard = run.first; shard < run.end(); ++shard) {
-    if (held.has(shard)) {
-      next.push_back(std::move(mine[static_cast<std::size_t>(shard - held.first)]));
+  for (int shard = after.first; shard < after.end(); ++shard) {
+    if (before.has(shard)) {
+      next.push_back(std::move(mine[static_cast<std::size_t>(shard - before.first)]));
       continue;
     }
     bind(weights, component, shard, (*fetched)->data());
@@ -103,7 +106,7 @@ void LayerPages::hold(ModelWeights& weights, const SwapComponent& component, con
 std::shared_ptr<const std::byte> LayerPages::find_shard(const ModelWeights& weights,
                                                         const ComponentVariant& which) const {
   const std::lock_guard lock(*changing_);
-  const ShardRun& held = weights.holding.of(which.layer, which.component);
+  const ShardRun held = here(which.component, weights.holding.of(which.layer, which.component));
   if (!held.has(which.shard)) {
     return nullptr;
   }

@@ -55,14 +55,16 @@ Result<FilledPages> fill_pages(cpu::PagePool& pool, const ShardedSwap& what,
 class LayerPages {
  public:
   LayerPages() = default;
-  explicit LayerPages(int layers) : halves_(static_cast<std::size_t>(layers)) {}
+  // See Form::attention_kept.
+  LayerPages(int layers, int attention_kept)
+      : attention_kept_(attention_kept), halves_(static_cast<std::size_t>(layers)) {}
 
   // Points the shards here of the component's weights to `memory`, which then holds the old memory.
   void swap(ModelWeights& weights, const SwapComponent& component, ShardMemory& memory);
 
-  // Sets the shards that are here of a component to `run`. `memory` has those that were not here,
-  // at the precision that the component has; then it holds the memory of those that are not any
-  // more.
+  // Sets the shards that the device holds of a component to `run`. `memory` has those that were not
+  // here, at the precision that the component has; then it holds the memory of those that are not
+  // any more.
   void hold(ModelWeights& weights, const SwapComponent& component, const ShardRun& run,
             ShardMemory& memory);
 
@@ -81,6 +83,12 @@ class LayerPages {
                : halves_.at(static_cast<std::size_t>(layer))[static_cast<std::size_t>(component)];
   }
 
+  // Returns the shards that are here while the device holds `run`.
+  ShardRun here(Component component, const ShardRun& run) const {
+    return component == Component::kAttention ? widened(run, attention_kept_) : run;
+  }
+
+  int attention_kept_ = 0;
   // Held while what is here of a component changes.
   std::unique_ptr<std::mutex> changing_ = std::make_unique<std::mutex>();
   std::vector<std::array<ShardMemory, kLayerHalves.size()>> halves_;

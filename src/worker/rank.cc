@@ -84,7 +84,7 @@ Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
   const std::int64_t total_bytes =
       weight_pages_on(spec, options.form, place.device, pool.page_bytes()) * pool.page_bytes();
   const auto load = [&, &form = options.form](int layer, Component component) -> Status {
-    const ShardRun& run = weights.holding.of(layer, component);
+    const ShardRun run = shards_kept(form, component, weights.holding.of(layer, component));
     if (run.empty()) {
       return {};
     }
@@ -150,7 +150,7 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
   if (!scratch) {
     return scratch.error();
   }
-  LayerPages layers(spec.layers);
+  LayerPages layers(spec.layers, form.attention_kept);
   Result<ModelWeights> weights =
       pages.pool == nullptr
           ? load_weights(checkpoint, {form.layer_precision, form.embeddings, holding, form.shards},

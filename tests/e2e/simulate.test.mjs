@@ -161,12 +161,43 @@ describe('protean simulate', () => {
       assert.ok(groups.changes.every((change) => change.by === 'layers'));
     });
 
-    it('lets devices divide tokens, which keeps all weights on each', () => {
+    it('serves a request for four replicas although requests for two keep coming', () => {
+      const cluster = join(scratch, 'stream.toml');
+      writeFileSync(cluster, 'profile = "A40"\ndevices = 4\nmemory = "2GiB"\nlongest = [400, 800, 1600]\n');
+      const trace = join(scratch, 'stream.jsonl');
+      writeFileSync(trace, Array.from({ length: 200 }, (_, i) => JSON.stringify({
+        timestamp: i * 50, input_length: i === 20 ? 1200 : 600, output_length: i === 20 ? 20 : 100,
+      })).join('\n'));
+      const ran = onCluster(cluster, '--trace', trace, '--data-parallel-size', '4', '--kv-cache-memory', '64MiB',
+        '--morph-precisions', 'w8', '--scale', 'layers');
+      assert.equal(ran.status, 0, ran.stderr);
+      const { completed, requests } = JSON.parse(ran.stdout);
+      assert.equal(completed, 200);
+      const longest = requests.find((request) => request.index === 20);
+      assert.ok(longest.ttft_ms < 6000, `${longest.ttft_ms} ms: later requests go first for 9 s`);
+    });
+
+    it('refuses what a group holds only if devices drop weights, which they keep to divide tokens', () => {
       const [tensor, sequence] = [false, true].map((divides) => {
+        const cluster = join(scratch, `keeps-${divides}.toml`);
+        writeFileSync(cluster, `profile = "A40"\ndevices = 4\nmemory = "2GiB"\nsequence = ${divides}\n`);
+        const ran = onCluster(cluster, '--data-parallel-size', '4', '--max-tensor-parallel-size', '4', '--scale', 'paper',
+          '--kv-cache-memory', '16MiB', '--morph-precisions', 'w8', '--num-prompts', '1', '--random-input-len', '6000',
+          '--random-output-len', '2');
+        assert.equal(ran.status, 0, ran.stderr);
+        return JSON.parse(ran.stdout);
+      });
+      assert.equal(tensor.completed, 1);
+      assert.equal(sequence.completed, 0);
+      assert.equal(sequence.groups?.together ?? 0, 0, 'no replicas group for it in vain');
+    });
+
+    it('lets devices divide tokens, which keeps all weights on each', () => {
+      const [tensor, sequence, asked] = [[false, '1GiB'], [true, '1GiB'], [true, '2GiB']].map(([divides, memory]) => {
         const cluster = join(scratch, `sequence-${divides}.toml`);
-        writeFileSync(cluster, `profile = "A40"\ndevices = 4\nmemory = "1GiB"\nsequence = ${divides}\n`);
+        writeFileSync(cluster, `profile = "A40"\ndevices = 4\nmemory = "${memory}"\nsequence = ${divides}\n`);
         const ran = onCluster(cluster, '--tensor-parallel-size', '4', '--num-prompts', '20', '--request-rate', '10',
-          '--random-input-len', '200', '--random-output-len', '20');
+          '--random-input-len', '200', '--random-output-len', '20', '--device-memory', '1GiB');
         assert.equal(ran.status, 0, ran.stderr);
         const result = JSON.parse(ran.stdout);
         assert.equal(result.completed, 20);
@@ -175,6 +206,7 @@ describe('protean simulate', () => {
       });
       assert.ok(sequence.median_tpot_ms < tensor.median_tpot_ms, 'sums of this small model take longer than its weights');
       assert.ok(sequence.blocks < tensor.blocks, 'each device has less memory for KV');
+      assert.equal(asked.blocks, sequence.blocks, 'what --device-memory says counts');
     });
 
     it('computes pipelines, in which devices wait for each other', () => {
