@@ -54,6 +54,12 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
     (key == "link_us" ? cluster.link.us : cluster.link.bytes_per_us) = number;
     return number > 0 ? Status() : wrong(file, key, "more than 0");
   }
+  if (key == "link_devices") {
+    cluster.devices_on_link = static_cast<int>(std::clamp(number, -1.0, 1e6));
+    return cluster.devices_on_link >= 1 && cluster.devices_on_link <= kMostSimulated
+               ? Status()
+               : wrong(file, key, "1 to 1024");
+  }
   if (key == "sequence") {
     cluster.sequence = value.value<bool>().value_or(false);
     return value.is_boolean() ? Status() : wrong(file, key, "true or false");
@@ -76,7 +82,8 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
   }
   return make_error(ErrorCode::kInvalidArgument,
                     "--cluster {}: \"{}\" is unknown: a cluster has profile, devices, memory, "
-                    "link_us, link_bytes_per_us, slowdown, longest, swap_bytes_per_us and sequence",
+                    "link_us, link_bytes_per_us, link_devices, slowdown, longest, "
+                    "swap_bytes_per_us and sequence",
                     file, key);
 }
 
@@ -157,12 +164,14 @@ GroupCost group_cost(const Cluster& cluster, const ModelSpec& spec,
                      const std::vector<Precision>& layers, KvPrecision kv) {
   GroupCost cost = group_cost(cluster.profile, spec, layers, kv);
   if (cluster.sequence) {
-    return sequence_cost(scaled(cost.shared[0], cluster.slowdown[0]), spec, kv, cluster.link);
+    cost = sequence_cost(scaled(cost.shared[0], cluster.slowdown[0]), spec, kv, cluster.link);
+  } else {
+    cost.rows = cost.exchange = cluster.link;
+    for (std::size_t power = 0; power < GroupCost::kDegrees; ++power) {
+      cost.shared[power] = scaled(cost.shared[power], cluster.slowdown[power]);
+    }
   }
-  cost.rows = cost.exchange = cluster.link;
-  for (std::size_t power = 0; power < GroupCost::kDegrees; ++power) {
-    cost.shared[power] = scaled(cost.shared[power], cluster.slowdown[power]);
-  }
+  cost.devices_on_link = cluster.devices_on_link;
   return cost;
 }
 

@@ -20,6 +20,7 @@ struct Cluster {
   int devices = 1;
   std::int64_t memory_bytes = 0;  // memory of each device
   Transfer link;                  // between devices of different replicas
+  int devices_on_link = 0;        // see GroupCost
   double swap_bytes_per_us = 0;   // to each device from host memory; 0: KV is not swapped
   // Devices of a replica or group divide the tokens of each sequence and hold all weights (sequence
   // parallelism), instead of shards of each layer.
@@ -31,7 +32,7 @@ struct Cluster {
 };
 
 // Reads devices with a built-in profile: "8xH20", or a TOML file with profile, devices, memory,
-// link_us, link_bytes_per_us, slowdown, longest, swap_bytes_per_us and sequence.
+// link_us, link_bytes_per_us, link_devices, slowdown, longest, swap_bytes_per_us and sequence.
 Result<Cluster> read_cluster(const std::string& text);
 
 // Returns a machine with the cluster's memory and a processor for each device, for sizing.

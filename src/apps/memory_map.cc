@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -93,24 +94,32 @@ std::string line(std::string_view name, std::string_view text) {
   return fmt::format("{:<24}{}\n", name, text);
 }
 
+// Returns true if devices have different numbers of pages.
+bool lacks(const Form& form) {
+  return std::any_of(form.group.begin(), form.group.end(),
+                     [](const Holding& holding) { return holding.lacking_pages > 0; });
+}
+
 }  // namespace
 
 std::string memory_map(const ModelSpec& spec, const Sizing& sizing) {
   const PageBudget& budget = sizing.budget;
   const Form& form = sizing.form;
   std::string map =
-      line("memory map", fmt::format("{} pages of {} a device: A attention, M MLP, E embedding "
+      line("memory map", fmt::format("{}{} pages of {} a device: A attention, M MLP, E embedding "
                                      "matrix and LM head, K KV cache, . free",
-                                     budget.pages, format_bytes(budget.page_bytes)));
+                                     lacks(form) ? "up to " : "", budget.pages,
+                                     format_bytes(budget.page_bytes)));
   const std::vector<DevicePages> devices = pages_by_device(spec, form, budget.page_bytes);
   for (std::size_t device = 0; device < devices.size(); ++device) {
-    const auto kinds = kinds_of(devices[device], budget.pages);
+    const std::int64_t all = budget.pages - form.group[device].lacking_pages;
+    const auto kinds = kinds_of(devices[device], all);
     std::vector<std::string> pages;
     for (const Kind& kind : kinds) {
       pages.push_back(fmt::format("{} {}", kind.name, kind.pages));
     }
     map += line(sizing.devices.size() == 1 ? "" : name_of(device, sizing),
-                row_of(kinds, budget.pages));
+                row_of(kinds, all));
     map += line("", fmt::format("{}: {} pages", holding_text(form.group[device], form.shards),
                                 fmt::join(pages, ", ")));
   }

@@ -165,7 +165,8 @@ void add_group_options(CLI::App& app, GroupOptions& options) {
       ->check(whole_number(0, 1024))
       ->capture_default_str();
   app.add_option("--stages", options.stages,
-                 "Layers of each stage, such as 10,9,7,6 (default even)")
+                 "Layers of each stage, such as 10,9,7,6 (default even, or what leaves the most KV "
+                 "cache if a device file gives stages different memory)")
       ->type_name("LIST");
   app.add_option("--max-tensor-parallel-size", options.most_tensor,
                  "Shards of each layer: the largest degree of tensor parallelism that this model "

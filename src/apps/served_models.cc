@@ -247,7 +247,11 @@ Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
 
 std::int64_t memory_of(const OpenModel& model) {
   const Sizing& sizing = model.replica.sizing;
-  return sizing.device_bytes * std::ssize(sizing.devices);
+  std::int64_t lacking = 0;
+  for (const Holding& holding : sizing.form.group) {
+    lacking += holding.lacking_pages * sizing.budget.page_bytes * sizing.replicas();
+  }
+  return sizing.device_bytes * std::ssize(sizing.devices) - lacking;
 }
 
 const std::string& name_of(const OpenModel& model) {

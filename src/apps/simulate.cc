@@ -399,7 +399,8 @@ void add_simulate(CLI::App& root, int& exit_code) {
          "--cluster", command->cluster,
          "Devices to simulate: NxNAME of a built-in profile (A100, H100, A40, A6000, "
          "H20), or a TOML file with profile, devices, memory, link_us, link_bytes_per_us, "
-         "slowdown, longest, sequence (true: devices divide tokens and hold all weights) and "
+         "link_devices (so many devices receive over one link), slowdown, longest, sequence (true: "
+         "devices divide tokens and hold all weights) and "
          "swap_bytes_per_us: the rate at which KV of preempted requests "
          "comes back from host memory instead of being computed again (default devices of "
          "this machine)")

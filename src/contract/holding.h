@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -46,6 +47,9 @@ struct Holding {
   DeviceId device;
   std::vector<Layer> layers;  // one per layer of the model
   ShardRun embeddings;        // vocabulary rows of the embedding matrix and of the LM head
+  // Pages that the device has fewer than the budget of the group's devices, because its memory is
+  // smaller. They count as pages that are in use.
+  std::int64_t lacking_pages = 0;
 
   // The run of a component. `layer` is ignored for the embeddings.
   const ShardRun& of(int layer, Component component) const {

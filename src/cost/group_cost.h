@@ -25,6 +25,8 @@ struct GroupCost {
   Transfer rows;                // how a step's activations go to other devices
   Transfer exchange;            // how KV and weights go from one device to another
   double activation_bytes = 4;  // bytes of an element of the hidden state
+  // So many devices receive rows, KV and weights over one link; 0: no transfer waits for another.
+  int devices_on_link = 0;
 
   // Returns the cost on as many devices, or the next smaller number that is known.
   const StepCost& on(std::size_t devices) const;

@@ -112,8 +112,9 @@ std::int64_t weight_pages_on(const ModelSpec& spec, const Form& form, int device
                              std::int64_t page_bytes) {
   const Holding& holding = holding_of(form, device);
   std::int64_t pages =
+      holding.lacking_pages +
       holding.embeddings.count *
-      shard_pages(spec, Component::kEmbeddings, form.embeddings, page_bytes, form.shards);
+          shard_pages(spec, Component::kEmbeddings, form.embeddings, page_bytes, form.shards);
   for (std::size_t layer = 0; layer < holding.layers.size(); ++layer) {
     for (const Component half : kLayerHalves) {
       const ShardRun run = shards_kept(form, half, holding.layers[layer].of(half));
@@ -170,7 +171,8 @@ std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form
     };
     DevicePages pages{.device = holding.device,
                       .embeddings = pages_of(0, Component::kEmbeddings),
-                      .kv = kv_pages_on(spec, form, device, page_bytes)};
+                      .kv = kv_pages_on(spec, form, device, page_bytes),
+                      .lacking = holding.lacking_pages};
     for (int layer = 0; layer < static_cast<int>(holding.layers.size()); ++layer) {
       pages.layers.emplace_back(pages_of(layer, Component::kAttention),
                                 pages_of(layer, Component::kMlp));

@@ -9,7 +9,8 @@
 
 namespace protean {
 
-// The pages of a device, or of each device of a group. Every shard of a component and the KV cache
+// The pages of a device, or of each device of a group: of the one with most, if they have different
+// numbers (Holding::lacking_pages). Every shard of a component and the KV cache
 // of every layer borrow whole pages of their own. Activation buffers are not part of the budget.
 struct PageBudget {
   std::int64_t page_bytes = 0;
@@ -34,7 +35,7 @@ std::int64_t component_pages(const ModelSpec& spec, Component component, Precisi
 std::int64_t kv_pages(const ModelSpec& spec, const KvForm& kv, std::int64_t page_bytes);
 
 // Pages of weights, of the KV cache, and of both, on a device: `device` is an index into
-// form.group.
+// form.group. Pages that a device lacks count as pages of weights.
 std::int64_t weight_pages_on(const ModelSpec& spec, const Form& form, int device,
                              std::int64_t page_bytes);
 std::int64_t kv_pages_on(const ModelSpec& spec, const Form& form, int device,
@@ -51,6 +52,7 @@ struct DevicePages {
   std::vector<std::pair<std::int64_t, std::int64_t>> layers;  // attention and MLP of each layer
   std::int64_t embeddings = 0;
   std::int64_t kv = 0;
+  std::int64_t lacking = 0;  // see Holding
 };
 // Returns the pages of each device of a form, in the order of form.group.
 std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form,
@@ -61,7 +63,7 @@ std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t 
                           std::int64_t page_bytes);
 
 // Returns the number of blocks that fit on every device next to its weights, if each has `pages`
-// pages. 0 if the weights do not fit.
+// pages but for those that it lacks. 0 if the weights do not fit.
 std::int64_t kv_blocks_beside(const ModelSpec& spec, const Form& form, std::int64_t pages,
                               std::int64_t page_bytes);
 

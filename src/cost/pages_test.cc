@@ -114,6 +114,21 @@ TEST(Pages, OfAGroupThatKeepsAttentionWeights) {
             kv_blocks_beside(spec, divides, pages - attention / 4 * 3, page_bytes));
 }
 
+TEST(Pages, ThatADeviceLacksAreNotThereForKv) {
+  const ModelSpec spec = spec_of(256, 704);
+  const std::int64_t page_bytes = page_bytes_for(spec);
+  Form form = divided(spec, 1, {1, {12, 4}}, 10);
+  const std::int64_t pages = form_pages(spec, form, page_bytes) + 240;
+  const std::int64_t blocks = kv_blocks_beside(spec, form, pages, page_bytes);
+  const std::int64_t second = pages_on(spec, form, 1, page_bytes);
+  form.group[1].lacking_pages = pages - second;
+  EXPECT_EQ(pages_on(spec, form, 1, page_bytes), pages);
+  EXPECT_EQ(form_pages(spec, form, page_bytes), pages);
+  EXPECT_LT(kv_blocks_beside(spec, form, pages, page_bytes), blocks);
+  EXPECT_GE(kv_blocks_beside(spec, form, pages, page_bytes), 10);
+  EXPECT_EQ(pages_by_device(spec, form, page_bytes)[1].kv, kv_pages_on(spec, form, 1, page_bytes));
+}
+
 TEST(Pages, AreKnownForEachDeviceLayerByLayer) {
   const ModelSpec spec = spec_of(256, 704);
   const std::int64_t page_bytes = page_bytes_for(spec, 4);

@@ -12,6 +12,8 @@
 #include "control/plan_morph.h"
 #include "control/plan_regroup.h"
 #include "cost/memory.h"
+#include "cost/stage_layers.h"
+#include "replica/stage_memory.h"
 #include "worker/rank.h"
 
 namespace protean {
@@ -262,20 +264,28 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
       lowest.kv.blocks, kMostBlocks);
 }
 
-// Returns the device with the least memory, as much as which each takes. Warns if a file gives
-// others more.
-std::size_t smallest_device(const DeviceGroup& group, Sizing& sizing) {
-  const auto [least, most] = std::minmax_element(
-      sizing.devices.begin(), sizing.devices.end(),
-      [](const DeviceSpec& a, const DeviceSpec& b) { return a.memory_bytes < b.memory_bytes; });
-  if (least->memory_bytes < most->memory_bytes &&
+bool has_less(const DeviceSpec& a, const DeviceSpec& b) {
+  return a.memory_bytes < b.memory_bytes;
+}
+
+// Returns the device with the least memory.
+std::size_t smallest_device(const Sizing& sizing) {
+  return static_cast<std::size_t>(
+      std::min_element(sizing.devices.begin(), sizing.devices.end(), has_less) -
+      sizing.devices.begin());
+}
+
+// Warns if a file gives some devices memory that they do not take.
+void warn_of_unused_memory(const DeviceGroup& group, Sizing& sizing) {
+  const auto [least, most] =
+      std::minmax_element(sizing.devices.begin(), sizing.devices.end(), has_less);
+  if (has_less(*least, *most) &&
       std::any_of(group.devices.begin(), group.devices.end(), is_bounded)) {
     sizing.warnings.push_back(fmt::format(
         "device {} has {} and device {} has {}: every device takes as much as the smallest",
         least->id.value, format_bytes(least->memory_bytes), most->id.value,
         format_bytes(most->memory_bytes)));
   }
-  return static_cast<std::size_t>(least - sizing.devices.begin());
 }
 
 // Returns the error for KV memory that holds no block.
@@ -291,37 +301,22 @@ Error too_little_kv(const ModelSpec& spec, const Sizing& sizing, std::int64_t bu
                     format_bytes(budget_bytes), one.kv.block_tokens, size_flag(least));
 }
 
-}  // namespace
+// What decides which memory devices take.
+struct Taking {
+  std::int64_t device_bytes = 0;  // of a device
+  BoundBy by = BoundBy::kFree;
+  std::int64_t activations = 0;
+  std::int64_t page_bytes = 0;
+  std::int64_t full_blocks = 0;  // for all sequences at their full length
+};
 
-Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
-                   const DeviceGroup& group, Sizing& sizing) {
-  const std::size_t smallest = smallest_device(group, sizing);
-  const auto asked =
-      asked_memory(options, group, machine.free_memory_bytes / std::ssize(sizing.devices));
-  if (!asked.ok()) {
-    return asked.error();
-  }
-  Form& form = sizing.form;
-  KvForm& kv = form.kv;
-  const std::int64_t device_bytes =
-      asked->device_bytes.value_or(sizing.devices[smallest].memory_bytes);
-  const BoundBy by = asked->device_bytes                   ? BoundBy::kFlag
-                     : is_bounded(group.devices[smallest]) ? BoundBy::kFile
-                                                           : BoundBy::kFree;
-  const std::int64_t block_bytes = block_bytes_on_a_device(spec, form);
-  const std::int64_t full_blocks =
-      std::min(kMostBlocks, options.max_num_seqs *
-                                ceil_div<std::int64_t>(sizing.max_model_len, kv.block_tokens));
-  const double full_bytes = static_cast<double>(weight_bytes(spec, form)) +
-                            static_cast<double>(full_blocks) * static_cast<double>(block_bytes);
-  const double mapped_bytes =
-      machine.maps_pages ? std::min(static_cast<double>(device_bytes), full_bytes) : 0;
-  const std::int64_t page_bytes = page_bytes_for(
-      spec, form.shards, std::ssize(sizing.devices) * static_cast<std::int64_t>(mapped_bytes));
+// Gives every device the same pages.
+Status size_alike(const ModelOptions& options, const ModelSpec& spec, const Asked& asked,
+                  const Taking& taking, Sizing& sizing) {
+  const auto& [device_bytes, by, activations, page_bytes, full_blocks] = taking;
+  const Form& form = sizing.form;
   const std::int64_t weights = weight_pages(spec, form, page_bytes);
-  const FixedMemory fixed{
-      weights * page_bytes,
-      step_activation_bytes(options, spec, sizing, options.max_num_batched_tokens)};
+  const FixedMemory fixed{weights * page_bytes, activations};
   const std::int64_t room = device_bytes - fixed.activations - fixed.weights;
   const std::int64_t least_kv = options.ladder.empty()
                                     ? least_kv_bytes(options, spec, sizing, page_bytes)
@@ -331,7 +326,7 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   }
   // Without a bound, half of the room is left to other programs.
   const auto budget =
-      kv_budget(options, *asked, room, kv_bytes(spec, form, full_blocks, page_bytes),
+      kv_budget(options, asked, room, kv_bytes(spec, form, full_blocks, page_bytes),
                 by == BoundBy::kFree ? room / 2 : room);
   if (!budget.ok()) {
     return budget.error();
@@ -340,16 +335,97 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   const std::int64_t pages =
       std::min(ceil_div(std::max(*budget, least_bytes), page_bytes), room / page_bytes);
   sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages};
-  sizing.device_bytes = sizing.budget.pages * page_bytes + fixed.activations;
   const std::int64_t fitting = kv_blocks_beside(spec, form, weights + pages, page_bytes);
   // A form that can change starts with all blocks that fit, since it returns to this form.
-  const std::int64_t wanted = asked->kv_bytes ? kMostBlocks : full_blocks;
-  kv.blocks = std::min({options.ladder.empty() ? std::min(*budget / block_bytes, wanted) : fitting,
-                        fitting, kMostBlocks});
-  if (kv.blocks < 1) {
-    return too_little_kv(spec, sizing, *budget);
+  const std::int64_t wanted = asked.kv_bytes ? kMostBlocks : full_blocks;
+  const std::int64_t within = *budget / block_bytes_on_a_device(spec, form);
+  sizing.form.kv.blocks = std::min(
+      {options.ladder.empty() ? std::min(within, wanted) : fitting, fitting, kMostBlocks});
+  return sizing.form.kv.blocks < 1 ? too_little_kv(spec, sizing, *budget) : Status();
+}
+
+// Gives each device of a pipeline pages of its own number, at most what `room` has for it, and no
+// more than all sequences at their full length need. Returns false and changes nothing if they do
+// not suffice.
+bool size_stages(const ModelOptions& options, const ModelSpec& spec, const DeviceGroup& group,
+                 const StageRoom& room, Sizing& sizing) {
+  const std::int64_t page_bytes = room.page_bytes;
+  Form form = with_stages(spec, group, options.group.stages, room, sizing.form);
+  const std::int64_t lent =
+      options.ladder.empty() ? 0 : least_kv_to_lend(options, spec, form, page_bytes) / page_bytes;
+  Form full = form;
+  full.kv.blocks = room.most_blocks;
+  std::vector<std::int64_t> pages = room.pages;
+  for (std::size_t device = 0; device < pages.size(); ++device) {
+    pages[device] = std::min(
+        pages[device], pages_on(spec, full, static_cast<int>(device), page_bytes) + lent);
   }
-  sizing.kv_bytes = kv.blocks * kv_block_bytes(spec, kv);
+  const std::int64_t most = *std::max_element(pages.begin(), pages.end());
+  for (std::size_t device = 0; device < pages.size(); ++device) {
+    form.group[device].lacking_pages = most - pages[device];
+  }
+  Form least = form;
+  least.kv.blocks = is_any_length(options) ? 1
+                                           : ceil_div<std::int64_t>(sizing.max_model_len,
+                                                                    form.kv.block_tokens);
+  if ((options.ladder.empty() ? form_pages(spec, least, page_bytes)
+                              : weight_pages(spec, form, page_bytes) + lent) > most) {
+    return false;
+  }
+  sizing.budget = {.page_bytes = page_bytes, .pages = most};
+  sizing.form = form;
+  // A form that can change starts with all blocks that fit, since it returns to this form.
+  sizing.form.kv.blocks = std::min(kv_blocks_beside(spec, form, most, page_bytes),
+                                   options.ladder.empty() ? room.most_blocks : kMostBlocks);
+  return true;
+}
+
+}  // namespace
+
+Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Machine& machine,
+                   const DeviceGroup& group, Sizing& sizing) {
+  const auto asked =
+      asked_memory(options, group, machine.free_memory_bytes / std::ssize(sizing.devices));
+  if (!asked.ok()) {
+    return asked.error();
+  }
+  const std::size_t smallest = smallest_device(sizing);
+  const std::vector<std::int64_t> stages =
+      asked->kv_bytes ? std::vector<std::int64_t>() : memory_of_stages(group, sizing.devices);
+  Taking taking;
+  taking.device_bytes = asked->device_bytes.value_or(sizing.devices[smallest].memory_bytes);
+  taking.by = asked->device_bytes                   ? BoundBy::kFlag
+              : is_bounded(group.devices[smallest]) ? BoundBy::kFile
+                                                    : BoundBy::kFree;
+  taking.activations = step_activation_bytes(options, spec, sizing, options.max_num_batched_tokens);
+  taking.full_blocks =
+      std::min(kMostBlocks, options.max_num_seqs * ceil_div<std::int64_t>(
+                                                       sizing.max_model_len,
+                                                       sizing.form.kv.block_tokens));
+  const std::int64_t most_bytes =
+      stages.empty() ? taking.device_bytes : *std::max_element(stages.begin(), stages.end());
+  const double full_bytes =
+      static_cast<double>(weight_bytes(spec, sizing.form)) +
+      static_cast<double>(taking.full_blocks) *
+          static_cast<double>(block_bytes_on_a_device(spec, sizing.form));
+  const double mapped_bytes =
+      machine.maps_pages ? std::min(static_cast<double>(most_bytes), full_bytes) : 0;
+  taking.page_bytes =
+      page_bytes_for(spec, sizing.form.shards,
+                     std::ssize(sizing.devices) * static_cast<std::int64_t>(mapped_bytes));
+  StageRoom room{.page_bytes = taking.page_bytes, .pages = {}, .most_blocks = taking.full_blocks};
+  for (const std::int64_t bytes : stages) {
+    room.pages.push_back(
+        std::max<std::int64_t>(0, bytes - taking.activations) / taking.page_bytes);
+  }
+  if (stages.empty() || !size_stages(options, spec, group, room, sizing)) {
+    warn_of_unused_memory(group, sizing);
+    if (Status alike = size_alike(options, spec, *asked, taking, sizing); !alike.ok()) {
+      return alike;
+    }
+  }
+  sizing.device_bytes = sizing.budget.pages * taking.page_bytes + taking.activations;
+  sizing.kv_bytes = sizing.form.kv.blocks * kv_block_bytes(spec, sizing.form.kv);
   sizing.largest_kv_blocks = largest_kv_blocks(sizing, spec, options.ladder);
   return {};
 }

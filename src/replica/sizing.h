@@ -21,13 +21,14 @@ struct Sizing {
   std::vector<DeviceSpec> devices;     // devices of all replicas, replica after replica
   std::vector<CpuShare> cpus;          // CPUs that each device computes on
   Form form;                           // names the first replica's devices
-  PageBudget budget;                   // each device's pages for weights and KV
+  PageBudget budget;                   // pages for weights and KV of the device with most
   StepPrecision step_precision;        // the form's precisions
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
   int max_model_len = 0;
   std::int64_t weight_bytes = 0;
   std::int64_t kv_bytes = 0;
-  std::int64_t device_bytes = 0;  // memory that each device takes: pages and activations
+  // Memory of pages and activations that a device takes, the one with most pages.
+  std::int64_t device_bytes = 0;
   bool joins = false;             // replicas may become groups: each device has buffers for that
   std::vector<std::string> warnings;
 

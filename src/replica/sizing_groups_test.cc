@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -281,13 +282,6 @@ TEST(Sizing, MemoryOfADeviceFileIsABoundThatKvMayFill) {
   ASSERT_TRUE(flag.ok() && file.ok()) << file.error().message;
   EXPECT_EQ(file->form.kv.blocks, flag->form.kv.blocks);
   EXPECT_TRUE(file->warnings.empty());
-  const auto uneven = sized("20MiB", "16MiB");
-  ASSERT_TRUE(uneven.ok());
-  EXPECT_EQ(uneven->form.kv.blocks, flag->form.kv.blocks);
-  ASSERT_EQ(uneven->warnings.size(), 1U);
-  EXPECT_EQ(uneven->warnings[0],
-            "device 1 has 16.0 MiB and device 0 has 20.0 MiB: every device takes as much as the "
-            "smallest");
   int refused = 0;
   for (int kib = 256; kib < 16 * 1024; kib += 256) {
     const std::string bytes = fmt::format("{}KiB", kib);
@@ -305,6 +299,77 @@ TEST(Sizing, MemoryOfADeviceFileIsABoundThatKvMayFill) {
     EXPECT_TRUE(sized(enough, enough).ok()) << message;
   }
   EXPECT_GT(refused, 10);
+}
+
+// Returns options for two devices with memory of their own.
+ModelOptions with_memory(const TemporaryDirectory& directory, const std::string& first,
+                         const std::string& second) {
+  return with_devices(directory, fmt::format("[[device]]\ncpus = \"0\"\nmemory = \"{}\"\n"
+                                             "[[device]]\ncpus = \"1\"\nmemory = \"{}\"\n",
+                                             first, second));
+}
+
+std::vector<int> layers_of_stages(const Form& form) {
+  std::vector<int> layers;
+  for (const Stage& stage : stages_of(form)) {
+    layers.push_back(stage.layer_count);
+  }
+  return layers;
+}
+
+TEST(Sizing, StagesUseTheMemoryOfTheirDevices) {
+  const TemporaryDirectory directory;
+  const ModelSpec spec = spec_of_1k_context();
+  const auto alike = choose_sizing(with_memory(directory, "22MiB", "22MiB"), spec, kMachine);
+  ASSERT_TRUE(alike.ok()) << alike.error().message;
+  EXPECT_EQ(layers_of_stages(alike->form), (std::vector<int>{2, 2}));
+  for (const bool first : {true, false}) {
+    const std::array<std::string, 2> memory = {first ? "60MiB" : "22MiB",
+                                               first ? "22MiB" : "60MiB"};
+    const auto sizing = choose_sizing(with_memory(directory, memory[0], memory[1]), spec, kMachine);
+    ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+    EXPECT_TRUE(sizing->warnings.empty());
+    EXPECT_EQ(layers_of_stages(sizing->form),
+              first ? (std::vector<int>{3, 1}) : (std::vector<int>{1, 3}));
+    EXPECT_GT(2 * sizing->form.kv.blocks, 3 * alike->form.kv.blocks);
+    const PageBudget& budget = sizing->budget;
+    const std::int64_t activations = sizing->device_bytes - budget.pages * budget.page_bytes;
+    for (std::size_t device = 0; device < 2; ++device) {
+      const std::int64_t pages = budget.pages - sizing->form.group[device].lacking_pages;
+      EXPECT_LE(pages * budget.page_bytes + activations, *parse_bytes(memory[device]));
+      EXPECT_LE(pages_on(spec, sizing->form, static_cast<int>(device), budget.page_bytes),
+                budget.pages);
+    }
+  }
+  ModelOptions named = with_memory(directory, "60MiB", "22MiB");
+  named.group.stages = "2,2";
+  const auto even = choose_sizing(named, spec, kMachine);
+  ASSERT_TRUE(even.ok());
+  EXPECT_EQ(layers_of_stages(even->form), (std::vector<int>{2, 2}));
+  EXPECT_EQ(even->form.kv.blocks, alike->form.kv.blocks);
+}
+
+TEST(Sizing, StagesTakeNoMoreThanTheyNeed) {
+  const TemporaryDirectory directory;
+  const ModelSpec spec = spec_of_1k_context();
+  const auto alike = choose_sizing(with_memory(directory, "300MiB", "300MiB"), spec, kMachine);
+  const auto more = choose_sizing(with_memory(directory, "500MiB", "300MiB"), spec, kMachine);
+  ASSERT_TRUE(alike.ok() && more.ok());
+  EXPECT_EQ(more->form, alike->form);
+  EXPECT_EQ(more->device_bytes, alike->device_bytes);
+  EXPECT_TRUE(more->warnings.empty());
+}
+
+TEST(Sizing, DevicesThatShareLayersTakeAsMuchAsTheSmallest) {
+  const TemporaryDirectory directory;
+  ModelOptions options = with_memory(directory, "60MiB", "22MiB");
+  options.group.pipeline = 1;
+  const auto sizing = choose_sizing(options, spec_of_1k_context(), kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  ASSERT_EQ(sizing->warnings.size(), 1U);
+  EXPECT_EQ(sizing->warnings[0],
+            "device 1 has 22.0 MiB and device 0 has 60.0 MiB: every device takes as much as the "
+            "smallest");
 }
 
 TEST(Sizing, MemoryIsGivenByAFileOrAFlag) {

@@ -59,7 +59,8 @@ std::vector<TimeNs> DeviceTimeline::run(std::span<const HomesStretch> way,
           continue;
         }
         const bool moves = at[home] != nullptr && *at[home] != copy;
-        start_ns = std::max(start_ns, ready_ns[home] + (moves ? times.send(works[home]) : 0));
+        start_ns = std::max(start_ns,
+                            moves ? times.send(works[home], copy, ready_ns[home]) : ready_ns[home]);
         add(work, works[home]);
       }
       if (work.tokens == 0) {

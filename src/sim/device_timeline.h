@@ -40,7 +40,8 @@ class DeviceTimeline {
   // Times that a step takes.
   struct Times {
     std::function<TimeNs(std::size_t devices, const StepWork& work, const ModelPart& part)> compute;
-    std::function<TimeNs(const StepWork& work)> send;  // its rows to other devices
+    // Sends a step's rows, once they are ready, to other devices. Returns when they arrive.
+    std::function<TimeNs(const StepWork& work, const Copy& to, TimeNs ready_ns)> send;
   };
 
   explicit DeviceTimeline(std::vector<TimeNs> free_ns) : free_ns_(std::move(free_ns)) {}

@@ -205,6 +205,30 @@ TEST(GroupsSimulation, ExchangesOfKvAlternateWithSteps) {
   EXPECT_GT(busy_us, calm_us);
 }
 
+// Both devices of a group receive half of the other one's KV, one after the other over one link.
+TEST(GroupsSimulation, DevicesThatShareALinkExchangeKvInTwiceTheTime) {
+  constexpr double kBytesPerUs = 1;
+  const auto formed_us = [&](int devices_on_link, TimeNs* exchange_us) {
+    SimulationConfig config = grouped_config({.replicas = 2});
+    config.group_cost->exchange = {.us = 0, .bytes_per_us = kBytesPerUs};
+    config.group_cost->devices_on_link = devices_on_link;
+    config.wishes = {{40 * kNsPerMs, GroupWish{.groups = {{ReplicaId{0}, ReplicaId{1}}}}}};
+    const std::vector<TraceRequest> trace(2, {kNsPerMs, 60, 90});  // one in each replica
+    const SimulationReport report = simulate(config, trace);
+    EXPECT_EQ(report.finished.size(), 2U);
+    EXPECT_EQ(report.changes.size(), 1U);
+    *exchange_us =
+        static_cast<TimeNs>(static_cast<double>(report.kv_bytes_exchanged) / kBytesPerUs);
+    return (report.changes.front().done_ns - report.changes.front().begun_ns) / kNsPerUs;
+  };
+  TimeNs exchange_us = 0;
+  TimeNs shared_exchange_us = 0;
+  const TimeNs apart_us = formed_us(1, &exchange_us);
+  const TimeNs shared_us = formed_us(2, &shared_exchange_us);
+  EXPECT_GT(exchange_us, 0);
+  EXPECT_GT(shared_us - apart_us, exchange_us / 2);
+}
+
 // Requests that need more KV than layers can free ask for more replicas, for as long as they do.
 TEST(GroupsSimulation, AShortageBeyondMemoryAsksForReplicas) {
   SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});

@@ -12,10 +12,12 @@
 
 namespace protean {
 
-MorphModel::MorphModel(Devices devices, const MorphCost& cost, std::uint64_t seed)
+MorphModel::MorphModel(Devices devices, const MorphCost& cost, std::uint64_t seed,
+                       std::vector<int> links)
     : spec_(std::move(devices.spec)),
       budget_(devices.budget),
       cost_(cost),
+      links_(std::move(links)),
       random_(seed),
       form_(std::move(devices.form)) {}
 
@@ -58,8 +60,8 @@ double MorphModel::copy_us(const MorphStep& step, const Pages& pages) const {
   };
   const auto attach_us = [&](const ResizeKv&) { return cost_.page_us * static_cast<double>(most); };
   const auto fetch_us = [&](const HoldShards& hold) {
-    const std::vector<std::int64_t> each = weight_bytes_fetched(spec_, form_, hold);
-    const auto bytes = static_cast<double>(*std::max_element(each.begin(), each.end()));
+    const auto bytes =
+        static_cast<double>(most_bytes(links_, weight_bytes_fetched(spec_, form_, hold)));
     return bytes / cost_.fetch_bytes_per_us + cost_.page_us * static_cast<double>(most);
   };
   return std::visit(Overloaded{swap_us, attach_us, fetch_us}, step);
@@ -74,7 +76,9 @@ void MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
   random_ = random_ * 6364136223846793005ULL + 1442695040888963407ULL;
   const bool fails = now_ns < cost_.failing_until_ns ||
                      static_cast<double>(random_ >> 11) * 0x1.0p-53 < cost_.failure_probability;
-  Copy copy{.event = {.id = id}, .left_us = copy_us(step, pages)};
+  Copy copy{.event = {.id = id},
+            .left_us = copy_us(step, pages),
+            .fetches = std::holds_alternative<HoldShards>(step)};
   if (fails) {
     copy.event.failure = make_error(ErrorCode::kCorrupt, "simulated damage of the variant");
   } else {
@@ -83,23 +87,27 @@ void MorphModel::prepare(MorphId id, const MorphStep& step, TimeNs now_ns) {
   copies_.push_back(std::move(copy));
 }
 
-std::optional<TimeNs> MorphModel::copied_ns(TimeNs now_ns, TimeNs busy_until_ns) const {
+std::optional<TimeNs> MorphModel::copied_ns(TimeNs now_ns, TimeNs busy_until_ns,
+                                            const BackgroundLinks& links) const {
   if (copies_.empty()) {
     return std::nullopt;
   }
   const double left_ns = copies_.front().left_us * static_cast<double>(kNsPerUs);
-  const auto busy_ns = static_cast<double>(std::max<TimeNs>(0, busy_until_ns - now_ns));
+  const auto busy_ns = static_cast<double>(links.free_ns(now_ns, std::max(now_ns, busy_until_ns)));
   const double copied_ns = busy_ns * cost_.share_during_steps;
-  return now_ns + std::llround(left_ns <= copied_ns ? left_ns / cost_.share_during_steps
-                                                    : busy_ns + left_ns - copied_ns);
+  const TimeNs needed_ns = std::llround(left_ns <= copied_ns ? left_ns / cost_.share_during_steps
+                                                             : busy_ns + left_ns - copied_ns);
+  return links.after_ns(now_ns, needed_ns);
 }
 
-void MorphModel::copy_until(TimeNs now_ns, TimeNs until_ns, TimeNs busy_until_ns) {
+void MorphModel::copy_until(TimeNs now_ns, TimeNs until_ns, TimeNs busy_until_ns,
+                            const BackgroundLinks& links) {
   if (copies_.empty()) {
     return;
   }
-  const TimeNs busy_ns = std::clamp<TimeNs>(busy_until_ns - now_ns, 0, until_ns - now_ns);
-  const auto idle_ns = static_cast<double>(until_ns - now_ns - busy_ns);
+  const TimeNs steps_end_ns = std::clamp(busy_until_ns, now_ns, until_ns);
+  const TimeNs busy_ns = links.free_ns(now_ns, steps_end_ns);
+  const auto idle_ns = static_cast<double>(links.free_ns(steps_end_ns, until_ns));
   double& left_us = copies_.front().left_us;
   left_us -= (static_cast<double>(busy_ns) * cost_.share_during_steps + idle_ns) / kNsPerUs;
   left_us = std::max(0.0, left_us);

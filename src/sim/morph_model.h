@@ -12,6 +12,7 @@
 #include "contract/morph.h"
 #include "cost/pages.h"
 #include "ports/event.h"
+#include "sim/shared_links.h"
 
 namespace protean {
 
@@ -39,7 +40,9 @@ class MorphModel {
     PageBudget budget;  // each device's pages
     Form form;
   };
-  MorphModel(Devices devices, const MorphCost& cost, std::uint64_t seed);
+  // `links` names the link of each device over which it fetches shards; see SharedLinks.
+  MorphModel(Devices devices, const MorphCost& cost, std::uint64_t seed,
+             std::vector<int> links = {});
 
   // Queues the copy that a step needs.
   void prepare(MorphId id, const MorphStep& step, TimeNs now_ns);
@@ -47,11 +50,15 @@ class MorphModel {
   void abort(MorphId id);
 
   bool copying() const { return !copies_.empty(); }
+  // Returns true if the oldest copy is of shards that other devices hold.
+  bool fetching() const { return copying() && copies_.front().fetches; }
   bool pending() const { return !copies_.empty() || !prepared_.empty(); }
   // Returns when the oldest copy ends if steps run until `busy_until_ns`; nothing without a copy.
-  std::optional<TimeNs> copied_ns(TimeNs now_ns, TimeNs busy_until_ns) const;
+  std::optional<TimeNs> copied_ns(TimeNs now_ns, TimeNs busy_until_ns,
+                                  const BackgroundLinks& links = {}) const;
   // Copies from `now_ns` to `until_ns`, at which no copy but the oldest may have ended.
-  void copy_until(TimeNs now_ns, TimeNs until_ns, TimeNs busy_until_ns);
+  void copy_until(TimeNs now_ns, TimeNs until_ns, TimeNs busy_until_ns,
+                  const BackgroundLinks& links = {});
   MorphReady take_copied();  // the oldest
 
   TimeNs moving_ns(std::size_t blocks) const;
@@ -71,6 +78,7 @@ class MorphModel {
   const ModelSpec spec_;
   const PageBudget budget_;
   const MorphCost cost_;
+  const std::vector<int> links_;
   std::uint64_t random_;
   Form form_;
   struct Prepared {
@@ -81,6 +89,7 @@ class MorphModel {
   struct Copy {
     MorphReady event;
     double left_us = 0;  // if no step ran
+    bool fetches = false;
   };
   std::deque<Copy> copies_;  // one runs, the others wait
 };

@@ -52,6 +52,21 @@ TEST(MorphModel, StepsLeaveACopyAShare) {
               static_cast<double>(scene.copy_ns(2.5)), 2);
 }
 
+TEST(MorphModel, ACopyBetweenDevicesLeavesTheirLinkToTransfers) {
+  CopyScene scene({.copy_bytes_per_us = 100, .share_during_steps = 0.5});
+  const TimeNs all_ns = scene.copy_ns();
+  const int link[] = {0};
+  SharedLinks links;
+  links.take(link, 0, all_ns);
+  const BackgroundLinks shared{&links, link};
+  EXPECT_EQ(scene.model.copied_ns(0, 0, shared), 2 * all_ns);
+  EXPECT_NEAR(static_cast<double>(*scene.model.copied_ns(0, 9 * all_ns, shared)),
+              static_cast<double>(3 * all_ns), 2)
+      << "half of what is left during steps";
+  scene.model.copy_until(0, all_ns, 0, shared);
+  EXPECT_EQ(scene.model.copied_ns(all_ns, 0, shared), 2 * all_ns) << "nothing is copied yet";
+}
+
 TEST(MorphModel, CopiesWaitForOneAnotherAndAnAbortedOneForNone) {
   CopyScene scene({.copy_bytes_per_us = 100});
   scene.model.prepare(MorphId{2}, SwapComponent{1, Component::kMlp, Precision::kW4}, 0);

@@ -26,6 +26,15 @@ TimeNs ns_of(double us) {
   return std::llround(us * static_cast<double>(kNsPerUs));
 }
 
+// Returns the link of each device of a replica; none if links are not shared.
+std::vector<int> links_of_replica(int replica, int devices, const GroupCost& cost) {
+  std::vector<int> links;
+  for (int device = 0; device < devices && cost.devices_on_link > 0; ++device) {
+    links.push_back((replica * devices + device) / cost.devices_on_link);
+  }
+  return links;
+}
+
 Copy devices_from(int first, std::size_t count) {
   Copy devices(count);
   std::iota(devices.begin(), devices.end(), first);
@@ -44,6 +53,7 @@ struct SimulatedDevices::Group {
   std::vector<ReplicaId> replicas;  // the joined replicas; one: a replica alone
   std::vector<Copy> homes;          // the devices of each home; one home if unified
   std::vector<Copy> homes_apart;    // the copies that the homes of a unified group have apart
+  std::vector<int> links;           // the link of each device; empty: see SharedLinks
   std::optional<MorphModel> model;  // the form; without it, the form never changes
   DeviceTimeline timeline;
   std::vector<std::int64_t> live;  // blocks with KV of each home
@@ -86,13 +96,16 @@ SimulatedDevices::SimulatedDevices(int replicas, DeviceTimes times,
         std::make_unique<Group>(Group{.replicas = {ReplicaId{replica}},
                                       .homes = {devices_from(0, devices)},
                                       .homes_apart = {},
+                                      .links = {},
                                       .model = {},
                                       .timeline = DeviceTimeline(std::vector<TimeNs>(devices, 0)),
                                       .live = {},
                                       .way = {},
                                       .precision = times_.step_precision});
+    alone->links = links_of_replica(replica, static_cast<int>(devices), times_.cost);
     if (form) {
-      alone->model.emplace(*form, times_.morph, seed_ + static_cast<std::uint64_t>(replica));
+      alone->model.emplace(*form, times_.morph, seed_ + static_cast<std::uint64_t>(replica),
+                           alone->links);
     }
     refresh(*alone);
     groups_.emplace_back().push_back(std::move(alone));
@@ -126,6 +139,7 @@ void SimulatedDevices::join(const std::vector<ReplicaId>& replicas) {
   Group joined{.replicas = replicas,
                .homes = {},
                .homes_apart = {},
+               .links = {},
                .model = {},
                .timeline = DeviceTimeline({}),
                .live = std::vector<std::int64_t>(replicas.size(), 0),
@@ -140,11 +154,12 @@ void SimulatedDevices::join(const std::vector<ReplicaId>& replicas) {
     const std::vector<TimeNs>& times_ns = home.timeline.free_ns();
     joined.homes.push_back(devices_from(static_cast<int>(free_ns.size()), times_ns.size()));
     free_ns.insert(free_ns.end(), times_ns.begin(), times_ns.end());
+    joined.links.insert(joined.links.end(), home.links.begin(), home.links.end());
   }
   joined.model.emplace(
       MorphModel::Devices{first.spec(), first.budget(),
                           joined_form(first.form(), static_cast<int>(replicas.size()))},
-      times_.morph, seed_ + static_cast<std::uint64_t>(replicas.front().value));
+      times_.morph, seed_ + static_cast<std::uint64_t>(replicas.front().value), joined.links);
   joined.timeline = DeviceTimeline(std::move(free_ns));
   joined.timeline.meet(world_.now_ns, 0);
   refresh(joined);
@@ -202,7 +217,10 @@ void SimulatedDevices::keep(ReplicaId group, std::vector<std::vector<BlockId>> l
 
 void SimulatedDevices::copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) {
   const double us = times_.block_copy_us * static_cast<double>(blocks.size());
-  const TimeNs end_ns = top(to).timeline.meet(world_.now_ns, ns_of(us));
+  Group& group = top(to);
+  const TimeNs begin_ns = std::max(world_.now_ns, group.timeline.all_free_ns());
+  const TimeNs end_ns = links_.take(group.links, begin_ns, ns_of(us));
+  group.timeline.meet(begin_ns, end_ns - begin_ns);
   world_.heap.push({end_ns, BlocksCopied{id}, to});
 }
 
@@ -277,8 +295,14 @@ void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
              return ns_of(wake_us + slower * predict_us(cost, work, group.precision, part));
            },
        .send =
-           [&](const StepWork& work) {
-             return ns_of(times_.cost.rows.time_us(work.tokens * hidden * element_bytes));
+           [&](const StepWork& work, const Copy& to, TimeNs ready_ns) {
+             std::vector<int> links;
+             for (std::size_t i = 0; i < to.size() && !group.links.empty(); ++i) {
+               links.push_back(group.links[static_cast<std::size_t>(to[i])]);
+             }
+             const std::vector<std::int64_t> bytes(
+                 to.size(), std::llround(work.tokens * hidden * element_bytes));
+             return links_.arrive_ns(times_.cost.rows, links, bytes, ready_ns);
            }});
   if (swap_ns > 0) {  // what is computed meanwhile hides it
     const TimeNs swapped_ns = group.timeline.meet(
@@ -301,9 +325,9 @@ TimeNs SimulatedDevices::exchange_ns(Group& group, const MorphStep& step) {
   }
   const std::vector<std::int64_t> each =
       kv_bytes_received(group.model->spec(), group.model->form(), *hold, group.homes, group.live);
-  const std::int64_t bytes = *std::max_element(each.begin(), each.end());
-  kv_bytes_exchanged_ += bytes;
-  return ns_of(bytes > 0 ? times_.cost.exchange.time_us(static_cast<double>(bytes)) : 0);
+  kv_bytes_exchanged_ += *std::max_element(each.begin(), each.end());
+  const TimeNs begin_ns = std::max(world_.now_ns, group.timeline.all_free_ns());
+  return links_.arrive_ns(times_.cost.exchange, group.links, each, begin_ns) - begin_ns;
 }
 
 void SimulatedDevices::commit(ReplicaId replica, MorphId id) {
@@ -314,16 +338,24 @@ void SimulatedDevices::commit(ReplicaId replica, MorphId id) {
   refresh(group);
 }
 
+// Returns the links of the group's background copy.
+BackgroundLinks SimulatedDevices::links_of(const Group& group) const {
+  const bool shares = !group.links.empty() && group.model->fetching();
+  return shares ? BackgroundLinks{&links_, group.links} : BackgroundLinks{};
+}
+
+std::optional<TimeNs> SimulatedDevices::copied_ns(const Group& group) const {
+  return group.model
+             ? group.model->copied_ns(world_.now_ns, group.timeline.all_free_ns(), links_of(group))
+             : std::nullopt;
+}
+
 // Returns the replica whose group's copy ends first.
 std::size_t SimulatedDevices::next_copier() const {
   std::size_t first = 0;
   TimeNs first_ns = kNever;
   for (std::size_t replica = 0; replica < groups_.size(); ++replica) {
-    const Group& group = *groups_[replica].back();
-    if (!group.model || !group.model->copying()) {
-      continue;
-    }
-    const TimeNs end_ns = *group.model->copied_ns(world_.now_ns, group.timeline.all_free_ns());
+    const TimeNs end_ns = copied_ns(*groups_[replica].back()).value_or(kNever);
     if (end_ns < first_ns) {
       first = replica;
       first_ns = end_ns;
@@ -333,19 +365,18 @@ std::size_t SimulatedDevices::next_copier() const {
 }
 
 TimeNs SimulatedDevices::copied_ns() const {
-  const Group& group = *groups_[next_copier()].back();
-  return group.model
-             ? group.model->copied_ns(world_.now_ns, group.timeline.all_free_ns()).value_or(kNever)
-             : kNever;
+  return copied_ns(*groups_[next_copier()].back()).value_or(kNever);
 }
 
 void SimulatedDevices::copy_until(TimeNs until_ns) {
   for (const auto& groups : groups_) {
     Group& group = *groups.back();
     if (group.model) {
-      group.model->copy_until(world_.now_ns, until_ns, group.timeline.all_free_ns());
+      group.model->copy_until(world_.now_ns, until_ns, group.timeline.all_free_ns(),
+                              links_of(group));
     }
   }
+  links_.forget_before(until_ns);
 }
 
 Event SimulatedDevices::take_copied() {

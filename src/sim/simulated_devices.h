@@ -20,6 +20,7 @@
 #include "sim/device_timeline.h"
 #include "sim/event_heap.h"
 #include "sim/morph_model.h"
+#include "sim/shared_links.h"
 
 namespace protean {
 
@@ -77,6 +78,8 @@ class SimulatedDevices final : public DeviceGroups, public KvExchange {
   struct Group;
 
   Group& top(ReplicaId replica) const;
+  std::optional<TimeNs> copied_ns(const Group& group) const;
+  BackgroundLinks links_of(const Group& group) const;
   std::size_t next_copier() const;
   void refresh(Group& group) const;
   StepWork work_of_plan(const Group& group, const StepPlan& plan) const;
@@ -90,6 +93,7 @@ class SimulatedDevices final : public DeviceGroups, public KvExchange {
   const DeviceTimes times_;
   const std::uint64_t seed_;
   const SimulatedWorld world_;
+  SharedLinks links_;
   // By first replica: the replica alone, then the groups that it leads, the innermost first.
   std::vector<std::vector<std::unique_ptr<Group>>> groups_;
   std::vector<std::unique_ptr<ReplicaExecutor>> executors_;

@@ -55,25 +55,27 @@ Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& option
     return Pages();
   }
   const PageBudget& budget = *options.pages;
+  const Holding& holding = options.form.group[static_cast<std::size_t>(place.device)];
+  const std::int64_t pages = budget.pages - holding.lacking_pages;
   Result<std::unique_ptr<cpu::PagePool>> pool =
-      cpu::PagePool::create(budget.page_bytes, budget.pages, device_of(options, place).where.nodes);
+      cpu::PagePool::create(budget.page_bytes, pages, device_of(options, place).where.nodes);
   if (!pool) {
     return pool.error();
   }
-  const std::int64_t weights = weight_pages_on(spec, options.form, place.device, budget.page_bytes);
+  const std::int64_t weights =
+      weight_pages_on(spec, options.form, place.device, budget.page_bytes) - holding.lacking_pages;
   const std::int64_t kv = kv_pages_on(spec, options.form, place.device, budget.page_bytes);
-  if (weights + kv > budget.pages) {
+  if (weights + kv > pages) {
     return make_error(ErrorCode::kExhausted,
                       "layers need {} and {} KV blocks {} of the {} that there are: ask for fewer "
                       "blocks, a lower precision, or give more memory",
                       format_bytes(weights * budget.page_bytes), options.form.kv.blocks,
                       format_bytes(kv * budget.page_bytes),
-                      format_bytes(budget.pages * budget.page_bytes));
+                      format_bytes(pages * budget.page_bytes));
   }
   if (const Status backed = back_all(**pool); !backed) {
     return backed.error();
   }
-  const Holding& holding = options.form.group[static_cast<std::size_t>(place.device)];
   Result<std::unique_ptr<KvStore>> store =
       KvStore::create({spec, holding, options.form.shards, options.form.kv}, **pool);
   if (!store) {

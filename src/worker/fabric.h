@@ -2,17 +2,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "base/result.h"
-#include "device/cpu/memory.h"
+#include "device/cpu/mailboxes.h"
 #include "device/cpu/shared_exchange.h"
 
 namespace protean {
 
 // What devices share that compute steps together, now or after their replicas are joined: what they
-// show each other, and a mailbox for each, in which it gets rows of the residual stream. Memory of
-// mailboxes is touched on first use. Outlives the ranks of its devices.
+// show each other, and a mailbox for each. Outlives the ranks of its devices.
 class Fabric {
  public:
   struct Limits {
@@ -28,12 +26,8 @@ class Fabric {
   int rows() const { return limits_.rows; }
   cpu::ExchangeBoard& board() { return board_; }
   cpu::GroupProgress& progress() { return board_.progress(); }
-
-  // The rows of a device's mailbox for a step, from `first_row` on: [rows][hidden].
-  std::span<float> mailbox(int device, std::uint64_t step, std::int64_t first_row,
-                           std::int64_t rows);
-  int slots() const { return limits_.steps_in_flight; }
-  std::int64_t bytes() const { return memory_.bytes(); }  // of all mailboxes
+  cpu::Mailboxes& mailboxes() { return mailboxes_; }
+  std::int64_t bytes() const { return mailboxes_.bytes(); }
   bool has_own_cpus() const { return limits_.spins; }
 
  private:
@@ -41,7 +35,7 @@ class Fabric {
 
   const Limits limits_;
   cpu::ExchangeBoard board_;
-  cpu::Region memory_;  // [device][slot][rows][hidden]
+  cpu::Mailboxes mailboxes_;
 };
 
 }  // namespace protean

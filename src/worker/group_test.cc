@@ -47,6 +47,7 @@ struct GroupCase {
   std::string name;
   Division division;
   int threads = 1;
+  std::int64_t lacking_pages = 0;  // of the first device
 };
 
 // How weights and KV are stored.
@@ -64,7 +65,9 @@ Form form_of(const ModelSpec& spec, const GroupCase& group, int shards, Stored s
   for (int device = 0; device < group.division.devices(); ++device) {
     devices.push_back(DeviceId{device});
   }
-  return divide(std::move(form), group.division, devices);
+  form = divide(std::move(form), group.division, devices);
+  form.group.front().lacking_pages = group.lacking_pages;
+  return form;
 }
 
 // A worker on a group, its form, and what it answers.
@@ -309,6 +312,17 @@ TEST(Group, MovesBlocksOnAllDevices) {
     });
     EXPECT_EQ(traffic.seen, answers_of(spec, kAlone, {Precision::kBf16})) << group.name;
   }
+}
+
+TEST(Group, ADeviceMayHaveFewerPagesThanTheOthers) {
+  const ModelSpec spec = group_spec(false, false);
+  const GroupCase group{.name = "pp2", .division = {1, {kLayers - 2, 2}}, .lacking_pages = 50};
+  GroupScene scene(spec, group, 4, {Precision::kBf16});
+  Traffic traffic(spec.vocab);
+  traffic.run(scene, 3);
+  scene.apply(ResizeKv{81});  // counts the free pages of the device that has fewest
+  scene.apply(SwapComponent{0, Component::kMlp, Precision::kW8});
+  traffic.run(scene, 3);
 }
 
 TEST(Group, AFailureOnOneDeviceAbortsTheStepOnAll) {

@@ -191,6 +191,8 @@ void Rank::follow(StepRoute route, std::vector<int> group) {
   if (place_.fabric != nullptr) {
     exchange_.emplace(place_.fabric->board(), place_.on_fabric, route_.members, spec_.layers);
     exchange_->set_group(std::move(group));
+    hand_over_.emplace(place_.fabric->mailboxes(), place_.fabric->progress(), *exchange_,
+                       place_.on_fabric);
   }
 }
 
@@ -202,47 +204,37 @@ void Rank::await_rows(int stop, int peer) {
   if (tells) {
     background_->step_waits(true);
   }
-  place_.fabric->progress().wait(place_.on_fabric, peer, exchange_->handed_over(stop - 1));
+  hand_over_->await(peer, stop);
   if (tells) {
     background_->step_waits(false);
   }
 }
 
-// Takes the rows that this device needs at a stop out of its mailbox.
+// Takes the rows that this device needs at a stop.
 void Rank::take_rows(int stop, const Forward& forward) {
   const std::vector<RowTransfer>& takes = route_.stops[static_cast<std::size_t>(stop)].takes;
   for (const RowTransfer& take : takes) {
     await_rows(stop, take.peer);
     const int first = rows_.first_row(take.home);
     const int rows = rows_.rows(take.home);
-    const auto from = place_.fabric->mailbox(place_.on_fabric, step_, first, rows);
+    const std::span<const float> from = hand_over_->arrived(first, rows);
     std::copy(from.begin(), from.end(), forward.residual(rows, first).begin());
   }
   if (!takes.empty()) {
-    place_.fabric->progress().reach(place_.on_fabric, exchange_->taken(stop));
+    hand_over_->taken(stop);
   }
 }
 
-// Puts the rows that others need after a stop into their mailboxes, once what the slot had before
-// is out of it: the rows of an earlier step, or of an earlier stop.
+// Sends the rows that others need after a stop.
 void Rank::hand_over(int stop, const Forward& forward) {
   const std::vector<RowTransfer>& hands = route_.stops[static_cast<std::size_t>(stop)].hands;
   for (const RowTransfer& hand : hands) {
-    cpu::GroupProgress& progress = place_.fabric->progress();
-    const auto slots = static_cast<std::uint64_t>(place_.fabric->slots());
-    if (hand.taken_last >= 0) {
-      progress.wait(place_.on_fabric, hand.peer, exchange_->taken(hand.taken_last));
-    } else if (step_ > slots) {
-      progress.wait(place_.on_fabric, hand.peer, {step_ - slots, cpu::kStepEnd});
-    }
     const int first = rows_.first_row(hand.home);
-    const int rows = rows_.rows(hand.home);
-    const std::span<const float> residual = forward.residual(rows, first);
-    std::copy(residual.begin(), residual.end(),
-              place_.fabric->mailbox(hand.peer, step_, first, rows).begin());
+    hand_over_->send(hand.peer, hand.taken_last, first,
+                     forward.residual(rows_.rows(hand.home), first));
   }
   if (!hands.empty()) {
-    place_.fabric->progress().reach(place_.on_fabric, exchange_->handed_over(stop));
+    hand_over_->sent(stop);
   }
 }
 

@@ -195,7 +195,9 @@ class Rank {
   const ModelSpec spec_;
   const RankPlace place_;
   StepRoute route_;
-  std::optional<cpu::SharedExchange> exchange_;  // nothing for a device that is always alone
+  // Nothing for a device that is always alone.
+  std::optional<cpu::SharedExchange> exchange_;
+  std::optional<cpu::SharedHandOver> hand_over_;
   std::uint64_t step_ = 0;                       // number of the step
   int tile_ = 0;                                 // counts the tiles of logits of this step
   ModelWeights weights_;

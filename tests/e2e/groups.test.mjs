@@ -5,8 +5,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
+import { form, layers, settled, startForm, want } from './form.mjs';
 import { writeRandomModel } from './random_model.mjs';
 import { builtin, program, random, Server, sleep } from './server.mjs';
+import { storm } from './storm.mjs';
 
 const shards = ['--max-tensor-parallel-size', '2'];
 const groups = {
@@ -160,6 +162,51 @@ describe('groups of devices', () => {
     });
   });
 });
+
+// An operator asks for one form after another, mostly before the form before it is reached.
+describe('a group of two devices that changes its form again and again', () => {
+  for (const name of ['TP 2', 'PP 2']) {
+    it(`answers with the same bits while its KV cache shrinks and grows, and survives a storm of forms: ${name}`, async () => {
+      const cache = mkdtempSync(join(tmpdir(), 'protean-groups-'));
+      const server = await startForm(cache, {}, ...shards, ...groups[name]);
+      try {
+        const { form: loaded } = await form(server);
+        await resizeWhileAnswering(server, requests(12));
+        assert.equal((await want(server, { release: true })).status, 202);
+        assert.deepEqual((await settled(server)).form, loaded);
+        const count = await storm(server, { seconds: Number(process.env.MORPH_SECONDS ?? 3), streams: 12, seed: 3, layers });
+        assert.ok(count.wishes > count.refused + 5, JSON.stringify(count));
+      } finally {
+        assert.equal(await server.stop(), 0, server.log);
+        rmSync(cache, { recursive: true });
+      }
+    });
+  }
+});
+
+// Asks the same requests until the KV cache has changed its size 20 times meanwhile.
+async function resizeWhileAnswering(server, some) {
+  const expected = await answers(server, some);
+  const { form: { kv_blocks: blocks } } = await form(server);
+  let done = false;
+  const resizing = (async () => {
+    for (let i = 0; !done; ++i) {
+      const answered = await want(server, { kv_blocks: i % 2 === 0 ? 70 : blocks });
+      assert.equal(answered.status, 202, JSON.stringify(answered));
+      await sleep(30);
+    }
+  })();
+  try {
+    for (let round = 0, resizes = 0; resizes < 20; ++round) {
+      assert.deepEqual(await answers(server, some), expected, `round ${round}`);
+      resizes = (await form(server)).totals.kv_resizes;
+      assert.ok(round < 100, `${resizes} changes of the KV cache in ${round} rounds`);
+    }
+  } finally {
+    done = true;
+    await resizing;
+  }
+}
 
 // Sends a request, and every second time leaves before its answer is complete.
 async function mayLeave(server, request, draw) {

@@ -218,12 +218,28 @@ describe('protean simulate', () => {
       assert.ok(groups.bubbles > 0 && groups.bubbles < 1, JSON.stringify(groups));
     });
 
+    it('lets the devices of a node receive rows over one link', () => {
+      const ttft = (shared) => {
+        const cluster = join(scratch, 'links.toml');
+        writeFileSync(cluster, `profile = "A40"\ndevices = 4\nmemory = "2GiB"\nlink_bytes_per_us = 20\n${shared}\n`);
+        const ran = onCluster(cluster, '--data-parallel-size', '2', '--pipeline-parallel-size', '2', '--num-prompts', '2',
+          '--max-concurrency', '2', '--random-input-len', '400', '--random-output-len', '2', '--router', 'round-robin');
+        assert.equal(ran.status, 0, ran.stderr);
+        return JSON.parse(ran.stdout).mean_ttft_ms;
+      };
+      const each = ttft('link_devices = 2');
+      assert.ok(ttft('') <= each, 'chunks of one prompt share a link too');
+      assert.ok(ttft('link_devices = 4') > 1.2 * each, 'both replicas share a link');
+    });
+
     it('says which devices and models there are', () => {
       assert.match(onCluster('3xZ9').stderr, /device Z9 has no built-in profile/);
       assert.match(onCluster('2xA40').stderr, /the replicas take 1 of its 2 devices/);
       const broken = join(scratch, 'broken.toml');
       writeFileSync(broken, 'profile = "A40"\nspeed = 3\n');
       assert.match(onCluster(broken).stderr, /"speed" is unknown/);
+      writeFileSync(broken, 'profile = "A40"\nlink_devices = 0\n');
+      assert.match(onCluster(broken).stderr, /link_devices must be 1 to 1024/);
       assert.match(spawnSync(program, ['simulate', '--like', '150m'], { encoding: 'utf8' }).stderr, /no weights to run here/);
       assert.match(onCluster('2xA40', '--data-parallel-size', '2', '--scale', 'paper').stderr, /--scale paper needs several replicas/);
     });

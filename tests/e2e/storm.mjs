@@ -1,11 +1,21 @@
-// Random forms every 50 ms while clients come, read and leave, in morph.test.mjs; for longer:
+// Random forms every 50 ms while clients come, read and leave, in morph.test.mjs and groups.test.mjs; for longer:
 // MORPH_SECONDS=300 node --test-name-pattern storm --test morph.test.mjs
 //
-// Every request must end without an error, at rest all pages must be where they were, and the form
-// must be one that can be asked for again.
+// Every answer that is read must end with a stop or have all its tokens, at rest all pages must be where
+// they were, and the form must be one that can be asked for again.
 
 import assert from 'node:assert/strict';
 import { random, sleep } from './server.mjs';
+
+// An answer is whole if a stop token ended it, or if it has as many tokens as were asked for.
+function checkWhole(text, maxTokens) {
+  assert.ok(!text.includes('"error"'), text.slice(-300));
+  assert.ok(text.endsWith('data: [DONE]\n\n'), text.slice(-100));
+  const chunks = text.split('\n\n').filter((event) => event.startsWith('data: {')).map((event) => JSON.parse(event.slice(6)));
+  const ends = chunks.map(({ choices }) => choices[0]?.finish_reason).filter(Boolean);
+  assert.equal(ends.length, 1, text.slice(-300));
+  assert.ok(ends[0] === 'stop' || (ends[0] === 'length' && chunks.at(-1).usage.completion_tokens === maxTokens), text.slice(-300));
+}
 
 async function drive(server, until, below, count) {
   const words = ['The dog', 'a king', 'ran', 'to the sea', 'and saw', 'a big tree', 'with Tom', 'happy'];
@@ -13,16 +23,16 @@ async function drive(server, until, below, count) {
     const prompt = Array.from({ length: 1 + below(60) }, () => words[below(words.length)]).join(' ');
     const leaver = new AbortController();
     const leaves = below(4) === 0;
+    const maxTokens = 1 + below(150);
     try {
       const response = await fetch(`${server.url}/v1/completions`, {
         method: 'POST', signal: leaver.signal, headers: { 'content-type': 'application/json' },
-        body: JSON.stringify({ prompt, stream: true, max_tokens: 1 + below(150), temperature: below(2), seed: below(99) }),
+        body: JSON.stringify({ prompt, stream: true, stream_options: { include_usage: true }, max_tokens: maxTokens,
+          temperature: below(2), seed: below(99) }),
       });
       assert.equal(response.status, 200, leaves ? '' : await response.clone().text());
       if (leaves) setTimeout(() => leaver.abort(), below(200));
-      const text = await response.text();
-      assert.ok(!text.includes('"error"'), text.slice(-300));
-      assert.ok(text.endsWith('data: [DONE]\n\n'), text.slice(-100));
+      checkWhole(await response.text(), maxTokens);
       ++count.finished;
     } catch (error) {
       if (error.name !== 'AbortError') throw error;

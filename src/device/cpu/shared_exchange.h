@@ -60,6 +60,7 @@ class SharedExchange final : public Exchange {
 
   // Must be called before a step's first use. Steps are numbered alike on all devices, from 1.
   void begin_step(std::uint64_t step) { step_ = step; }
+  std::uint64_t step() const { return step_; }
 
   // The stops on a step's way: 0 for the embedding, 1 + 2l and 2 + 2l for the halves of layer l,
   // and the last for the LM head. The moments when a device has taken the rows that it needs at a

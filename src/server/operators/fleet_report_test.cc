@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/operators/form_json.h"
+
 namespace protean {
 namespace {
 
@@ -135,6 +137,14 @@ TEST_F(FleetReportTest, NumbersDevicesThroughTheFleetAndShowsTheirShards) {
   const json::object replicas = shown_replicas(fleet);
   EXPECT_EQ(replicas.at("1"), json::parse(R"({"serves_in": 0})"));
   EXPECT_TRUE(replicas.at("0").get_object().contains("pinned"));
+}
+
+TEST(ShownDevices, SayHowManyPagesADeviceLacks) {
+  std::vector<DevicePages> pages(2);
+  pages[1].lacking = 7;
+  const json::array shown = shown_devices(pages);
+  EXPECT_FALSE(shown.at(0).get_object().contains("lacking"));
+  EXPECT_EQ(shown.at(1).at("lacking"), 7);
 }
 
 }  // namespace

@@ -317,10 +317,14 @@ json::array shown_devices(const std::vector<DevicePages>& devices) {
     for (const auto& [attention, mlp] : pages.layers) {
       layers.push_back(json::array{attention, mlp});
     }
-    shown.push_back(json::object{{"device", pages.device.value},
-                                 {"layers", std::move(layers)},
-                                 {"embeddings", pages.embeddings},
-                                 {"kv", pages.kv}});
+    json::object device{{"device", pages.device.value},
+                        {"layers", std::move(layers)},
+                        {"embeddings", pages.embeddings},
+                        {"kv", pages.kv}};
+    if (pages.lacking > 0) {
+      device["lacking"] = pages.lacking;
+    }
+    shown.push_back(std::move(device));
   }
   return shown;
 }

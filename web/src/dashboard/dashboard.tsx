@@ -14,7 +14,7 @@ import { Live } from './live';
 import { MemoryMap } from './memory';
 import { ModelChoice, Models, useModels } from './models';
 import {
-  groupMorphs, layersByPrecision, pagesOf, regroupingsOf, replicasText, samplesOf, serversOf, type Model, type RangeName, type ReplicaState, type Sample, type State,
+  allPagesOf, groupMorphs, layersByPrecision, pagesOf, regroupingsOf, replicasText, samplesOf, serversOf, type Model, type RangeName, type ReplicaState, type Sample, type State,
 } from './model';
 import { Morphs } from './morphs';
 import { Recording, type Replayed } from './recording';
@@ -243,8 +243,9 @@ function Summary({ state, sample }: { state: State; sample?: Sample }) {
   const counts = Object.entries(layersByPrecision(statuses.map(({ form }) => form)));
   const mean = counts.reduce((sum, [precision, layers]) => sum + bits(precision) * layers, 0) / statuses[0]!.form.layer_precision.length;
   const { pages } = statuses[0]!;
-  const devices = Math.max(1, Object.keys(state.devices ?? {}).length);
-  const pagesFree = Object.values(state.devices ?? {}).reduce((sum, device) => sum + pages.all - pagesOf(device), 0);
+  const devices = Object.values(state.devices ?? {});
+  const pagesAll = devices.length > 0 ? devices.reduce((sum, device) => sum + allPagesOf(device, pages.all), 0) : pages.all;
+  const pagesFree = devices.reduce((sum, device) => sum + allPagesOf(device, pages.all) - pagesOf(device), 0);
   const kv = sample && sample.kv_blocks > 0 ? sample.kv_used / sample.kv_blocks : 0;
   const slowest = (name: string) => Math.max(0, ...statuses.map(({ load }) => load[name] ?? 0));
   const ttft = slowest('ttft_p95_s');
@@ -257,7 +258,7 @@ function Summary({ state, sample }: { state: State; sample?: Sample }) {
     ['Per token, P95', tpot > 0 ? seconds(tpot) : '–', 'last 15 s'],
     ['KV in use', `${Math.round(kv * 100)} %`, `of ${plural(sample?.kv_blocks ?? statuses.reduce((sum, { form }) => sum + form.kv_blocks, 0), 'block')}`],
     ['Bits of a weight', short(Math.round(mean * 10) / 10), 'mean of layers'],
-    ['Memory', bytes(devices * pages.all * pages.bytes_each), `${((100 * pagesFree) / Math.max(1, devices * pages.all)).toFixed(0)} % free`],
+    ['Memory', bytes(pagesAll * pages.bytes_each), `${((100 * pagesFree) / Math.max(1, pagesAll)).toFixed(0)} % free`],
   ];
   return (
     <dl class="tiles num">

@@ -5,7 +5,7 @@ import { useRef, useState } from 'preact/hooks';
 import { bytes, count, plural } from '../ui/format';
 import { halvesOf, tintClass } from '../ui/precision';
 import {
-  holdsText, loadOf, pagesOf, replicasText, serversOf, shardsText, type DevicePages, type ReplicaState, type Sample, type State,
+  allPagesOf, holdsText, loadOf, pagesOf, replicasText, serversOf, shardsText, type DevicePages, type ReplicaState, type Sample, type State,
 } from './model';
 
 interface Props {
@@ -78,7 +78,8 @@ function Device({ device, status, kvUsed, selected, onSelect }: DeviceProps) {
   const { pages, form, wanted } = status;
   const weights = pagesOf(device) - device.kv;
   const held: Held[] = device.layers.map(([attention, mlp], layer) => ({ layer, attention, mlp })).filter(({ attention, mlp }) => attention + mlp > 0);
-  const free = Math.max(0, pages.all - weights - device.kv);
+  const all = allPagesOf(device, pages.all);
+  const free = Math.max(0, all - weights - device.kv);
   const share = form.kv_blocks > 0 ? Math.min(1, kvUsed / form.kv_blocks) : 0;
   const size = (n: number) => bytes(n * pages.bytes_each);
   const holds = holdsText(device);
@@ -99,7 +100,7 @@ function Device({ device, status, kvUsed, selected, onSelect }: DeviceProps) {
     <section class="device" aria-label={`Memory of device ${device.device}`}>
       <div class="row">
         <h3>Device {device.device}</h3>
-        <span class="muted small num">{size(pages.all)} in {plural(pages.all, 'page')} of {size(1)}{holds && `; ${holds}`}</span>
+        <span class="muted small num">{size(all)} in {plural(all, 'page')} of {size(1)}{holds && `; ${holds}`}</span>
         <span class="grow" />
         <button type="button" class="link small" aria-pressed={table} onClick={() => setTable(!table)}>{table ? 'Show as a map' : 'Show as a table'}</button>
       </div>
@@ -145,10 +146,10 @@ function Device({ device, status, kvUsed, selected, onSelect }: DeviceProps) {
             <div style={{ flexGrow: device.kv }} />
             {free > 0 && <div style={{ flexGrow: free }} />}
           </div>
-          <div class={`spans small num ${weights < 0.2 * pages.all ? 'loose' : ''}`}>
+          <div class={`spans small num ${weights < 0.2 * all ? 'loose' : ''}`}>
             <div style={{ flexGrow: weights }}><b>Weights</b> {size(weights)}</div>
             <div style={{ flexGrow: device.kv }}><b>KV</b> {size(device.kv)}</div>
-            {free > 0 && <div style={{ flexGrow: free }}>{free > 0.07 * pages.all && <><b>Free</b> {size(free)}</>}</div>}
+            {free > 0 && <div style={{ flexGrow: free }}>{free > 0.07 * all && <><b>Free</b> {size(free)}</>}</div>}
           </div>
         </div>
       )}

@@ -39,6 +39,7 @@ export interface DevicePages {
   layers: [number, number][]; // of each layer of the model; zeros where the device does not hold it
   embeddings: number;
   kv: number;
+  lacking?: number; // pages that the device has fewer than the one with most
   /** The first shard and the count of each component; absent if the device has all shards of what it holds. */
   shards?: { of: number; embeddings: [number, number]; layers: [number, number, number, number][] };
 }
@@ -345,6 +346,11 @@ export function holdsText(device: DevicePages): string {
 /** Pages of a device that hold anything. */
 export function pagesOf(device: DevicePages): number {
   return device.embeddings + device.kv + device.layers.reduce((sum, [attention, mlp]) => sum + attention + mlp, 0);
+}
+
+/** Returns the pages that a device has, of a model whose largest device has `most`. */
+export function allPagesOf(device: DevicePages, most: number): number {
+  return most - (device.lacking ?? 0);
 }
 
 /** Names a run of shards: "shard 1 of 2", "shards 0–1 of 4". */

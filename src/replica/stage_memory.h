@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "contract/form.h"
+#include "contract/model_spec.h"
+#include "cost/stage_layers.h"
+#include "replica/device_group.h"
+
+namespace protean {
+
+// Returns the memory of each device of a replica if a file gives it to all devices, the devices of
+// one replica have different memory, they form a pipeline, and replicas are alike; else nothing.
+std::vector<std::int64_t> memory_of_stages(const DeviceGroup& group,
+                                           const std::vector<DeviceSpec>& devices);
+
+// Returns the form with the layers of each stage that leave the most KV on devices with different
+// numbers of pages, which `room` has for each device; the form itself if --stages, `stages`, names
+// the layers, or if no layers leave any KV.
+Form with_stages(const ModelSpec& spec, const DeviceGroup& group, const std::string& stages,
+                 const StageRoom& room, Form form);
+
+}  // namespace protean
