@@ -172,8 +172,9 @@ std::string names_of(const std::vector<OpenModel>& models) {
   return names;
 }
 
+// Only a policy or an operator changes the form.
 OpenOptions opening_of(const ServeOptions& options) {
-  return {.may_morph = options.server.admin.port >= 0,  // only a policy or an operator does
+  return {.may_morph = options.server.admin.port >= 0,
           .may_move = options.move_models == "auto",
           .turns = std::make_shared<SharedTurns>(steady_now_ns)};
 }
