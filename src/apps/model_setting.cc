@@ -5,6 +5,7 @@
 
 #include "apps/command_line.h"
 #include "apps/options.h"
+#include "ports/step_turn.h"
 
 namespace protean {
 namespace {
@@ -80,6 +81,12 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
                  "Give the model's weights and KV cache back after so many seconds without a "
                  "request; the next one loads it again. 0 is never")
       ->check(whole_number(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--priority", setting.priority,
+                 "Weight of the model on CPUs that several models share: while one of priority 4 "
+                 "has requests, one of priority 1 computes at most a quarter of the time. Models "
+                 "of equal priority do not wait for each other")
+      ->check(whole_number(1, kMostPriority))
       ->capture_default_str();
   app.add_option("--max-num-queued-reqs", setting.max_queued,
                  "Most requests that wait in addition to --max-num-seqs; more are answered 429")

@@ -23,6 +23,7 @@ struct ModelSetting {
   std::vector<std::string> served_names;
   int max_queued = 1024;
   int sleep_idle_s = 0;  // 0: the model never sleeps
+  int priority = 1;      // see TimeShare
   std::string grammar_memory = "256MiB";
   std::string tool_call_parser = "auto";
   std::string pooling = "mean";

@@ -76,7 +76,8 @@ OpenOptions ReplicaLoader::open_options() {
   return {.may_morph = defaults_.may_morph,
           .may_move = defaults_.move_window_ns > 0,
           .harvest = harvest(),
-          .device_loads = placements_.device_loads()};
+          .device_loads = placements_.device_loads(),
+          .turns = defaults_.turns};
 }
 
 void ReplicaLoader::give(std::function<void()> job) {

@@ -172,6 +172,13 @@ std::string names_of(const std::vector<OpenModel>& models) {
   return names;
 }
 
+// Only a policy or an operator changes the form.
+OpenOptions opening_of(const ServeOptions& options) {
+  return {.may_morph = options.server.admin.port >= 0,
+          .may_move = options.move_models == "auto",
+          .turns = std::make_shared<SharedTurns>(steady_now_ns)};
+}
+
 int run_serve(ServeOptions& options) {
   if (Status ready = complete(options); !ready.ok()) {
     return exit_with(ready.error());
@@ -180,10 +187,8 @@ int run_serve(ServeOptions& options) {
   if (!settings.ok()) {
     return exit_with(settings.error());
   }
-  // Only a policy or an operator changes the form.
-  const bool may_morph = options.server.admin.port >= 0;
-  const bool may_move = options.move_models == "auto";
-  auto models = open_models(*std::move(settings), {.may_morph = may_morph, .may_move = may_move});
+  const OpenOptions opening = opening_of(options);
+  auto models = open_models(*std::move(settings), opening);
   if (!models.ok()) {
     return exit_with(models.error());
   }
@@ -224,11 +229,13 @@ int run_serve(ServeOptions& options) {
   Error failure;  // if there is no loader
   if (replicas.ok()) {
     loaded = true;
+    const TimeNs window_ns = options.move_window_s * kNsPerS;
     loader = std::make_unique<ReplicaLoader>(
         *models, *std::move(replicas), server,
         ReplicaLoader::Defaults{.setting = options.model,
-                                .may_morph = may_morph,
-                                .move_window_ns = may_move ? options.move_window_s * kNsPerS : 0});
+                                .may_morph = opening.may_morph,
+                                .move_window_ns = opening.may_move ? window_ns : 0,
+                                .turns = opening.turns});
     server.set_ready(loader.get());
     notify_systemd("READY=1\nSTATUS=serving " + names_of(*models));
     log_ready(options.server, server);

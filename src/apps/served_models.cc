@@ -207,6 +207,9 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   setting = std::move(sized->setting);
   ReplicaOptions& replica = sized->replica;
   set_policies(setting.fleet, replica);
+  if (options.turns != nullptr) {
+    replica.turns = std::make_shared<ModelTurns>(options.turns, setting.priority);
+  }
   const int most = replica.sizing.replicas() * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
@@ -221,6 +224,8 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
       .max_outstanding = most,
       .sleep_idle_ns = setting.sleep_idle_s > 0 ? setting.sleep_idle_s * kNsPerS : kForeverNs};
   const std::string intent = setting.intent.intent;
+  HostedModel hosted{std::move(served), limits,      events,       nullptr,
+                     intent,            sized->plan, replica.turns};
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
                    .plan = sized->plan,
@@ -228,7 +233,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
                    .files = std::move(opened),
                    .replica = std::move(replica),
                    .inbox = std::move(inbox),
-                   .hosted = {std::move(served), limits, events, nullptr, intent, sized->plan}};
+                   .hosted = std::move(hosted)};
 }
 
 }  // namespace

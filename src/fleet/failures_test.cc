@@ -70,6 +70,20 @@ TEST(Failures, AStoppedProcessBlamesNoDevice) {
   EXPECT_EQ(failed_of(scene), "");
 }
 
+TEST(Failures, ADeviceThatWaitsForItsTurnIsNotLate) {
+  GroupScene scene(options_of(1));
+  scene.arrive(1, 20, 30);
+  scene.devices.hang(ReplicaId{0});
+  scene.devices.awaiting_turn = {ReplicaId{0}};
+  while (scene.now_ns < 3 * kTimeout) {
+    ASSERT_TRUE(scene.tick());
+  }
+  EXPECT_FALSE(scene.sink.seen.at(RequestId{1}).finished.has_value());
+  scene.devices.awaiting_turn.clear();
+  settle_with_time(scene);
+  EXPECT_TRUE(scene.sink.seen.at(RequestId{1}).finished.has_value());
+}
+
 TEST(Failures, WithoutAReplicaLeftRequestsAreToldSo) {
   GroupScene scene(options_of(1));
   scene.arrive(1, 20, 30);

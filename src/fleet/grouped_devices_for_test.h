@@ -59,6 +59,7 @@ class GroupedDevices : public DeviceGroups {
     void abort(MorphId id) override { devices_.prepared_.erase(id); }
     void move_blocks(std::vector<BlockMove> moves) override { push(std::move(moves)); }
     bool holds_up() const override { return devices_.hung_.contains(replica_); }
+    bool awaits_turn() const override { return devices_.awaiting_turn.contains(replica_); }
     std::optional<std::uint64_t> pieces_prepared() const override {
       return devices_.pieces_prepared(replica_);
     }
@@ -100,6 +101,8 @@ class GroupedDevices : public DeviceGroups {
   std::deque<Work>& queue(ReplicaId replica) {
     return queues_[static_cast<std::size_t>(replica.value)];
   }
+
+  std::set<ReplicaId> awaiting_turn;  // replicas of which a device says so
 
   // From now on a replica's devices do nothing but prepare, and those that compute with them wait.
   void hang(ReplicaId replica) { hung_.insert(replica); }

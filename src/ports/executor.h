@@ -35,6 +35,9 @@ class Executor {
   // Returns true if one of its devices computes or copies now, rather than waiting for devices of
   // other executors: if nothing has ended for long, it is the one that hangs.
   virtual bool holds_up() const { return true; }
+  // Returns true while a device of its group waits for its turn on CPUs that models share: nothing
+  // can end meanwhile, and no device is to blame.
+  virtual bool awaits_turn() const { return false; }
   // Returns a number that grows with each piece of work of the morph steps that its own devices
   // prepare; nothing if they prepare none. If it stays the same for long, one of them hangs.
   virtual std::optional<std::uint64_t> pieces_prepared() const { return std::nullopt; }

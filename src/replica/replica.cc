@@ -157,7 +157,7 @@ namespace {
 std::vector<WorkerDevice> devices_on(std::span<const CpuShare> shares) {
   std::vector<WorkerDevice> devices;
   for (const CpuShare& cpus : shares) {
-    devices.push_back({cpus.threads, cpus.where});
+    devices.push_back({.threads = cpus.threads, .where = cpus.where});
   }
   return devices;
 }
@@ -207,6 +207,11 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
   const auto first = static_cast<std::size_t>(replica.value) * devices;
   const auto shares = std::span(sizing.cpus).subspan(first, devices);
   worker.devices = devices_on(shares);
+  if (options.turns != nullptr) {
+    for (WorkerDevice& device : worker.devices) {
+      device.turn = options.turns->add(device.where.cpus);
+    }
+  }
   if (fabric != nullptr) {
     worker.joining = Joining{fabric, static_cast<int>(first)};
   }
@@ -365,15 +370,26 @@ GroupConfig groups_of(const ReplicaOptions& options, const ModelSpec& spec, Work
 Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
                    std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
     : inbox_(inbox),
+      sink_(sink),
       workers_(std::move(workers)),
       fleet_({options.router, options.migrate}, workers_->members(engine_config(options, spec)),
-             sink, workers_.get(), groups_of(options, spec, *workers_)) {
+             *this, workers_.get(), groups_of(options, spec, *workers_)) {
   thread_ = std::thread([this] { run(); });
 }
 
 Replicas::~Replicas() {
   inbox_.close();
   thread_.join();
+}
+
+// Passes outputs on, and lets the devices of a replica without requests rest. A step that it starts
+// for new ones ends that.
+void Replicas::emit(OutputBatch batch) {
+  const Observation& seen = batch.observation;
+  if (seen.running + seen.waiting == 0) {
+    workers_->rest(batch.replica);
+  }
+  sink_.emit(std::move(batch));
 }
 
 void Replicas::run() {

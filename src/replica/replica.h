@@ -24,6 +24,7 @@
 #include "ports/token_sink.h"
 #include "replica/fingerprint.h"
 #include "replica/model_options.h"
+#include "replica/shared_turns.h"
 #include "replica/sizing.h"
 #include "worker/cpu_worker.h"
 #include "worker/layer_pages.h"
@@ -46,6 +47,7 @@ struct ReplicaOptions {
   int holds_at_once = 8;                  // see GroupConfig::steps_at_once
   TimeNs scaler_after_ns = 10 * kNsPerS;  // see GroupConfig
   TimeNs device_timeout_ns = 0;           // see Member
+  std::shared_ptr<ModelTurns> turns = {};  // null: no other model has another priority
 };
 
 // Where weights are loaded from, and what is asked after each layer (see Harvest); may be empty.
@@ -103,6 +105,8 @@ class Workers final : public KvExchange, public DeviceGroups {
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
   void in_background(BackgroundTask work) { workers_.front()->in_background(std::move(work)); }
   std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
+  // The replica, or the group that it leads, has no requests.
+  void rest(ReplicaId replica) { at(replica).rest(); }
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 
   void join(const std::vector<ReplicaId>& replicas) override;
@@ -129,21 +133,23 @@ class Workers final : public KvExchange, public DeviceGroups {
 // A fleet of replicas: a worker each, and one thread for all their engines. Takes events from the
 // inbox and calls the sink on that thread. Inbox and sink must outlive it. The destructor waits for
 // the running steps.
-class Replicas {
+class Replicas : private TokenSink {
  public:
   // Loads the replicas one after the other. If a policy may lower layers, variants that the cache
   // lacks are packed in the background from then on.
   static Result<std::unique_ptr<Replicas>> start(const ReplicaOptions& options,
                                                  const WeightSource& weights, Inbox& inbox,
                                                  TokenSink& sink);
-  ~Replicas();
+  ~Replicas() override;
 
  private:
   Replicas(const ReplicaOptions& options, const ModelSpec& spec, std::unique_ptr<Workers> workers,
            Inbox& inbox, TokenSink& sink);
   void run();
+  void emit(OutputBatch batch) override;
 
   Inbox& inbox_;
+  TokenSink& sink_;
   const std::unique_ptr<Workers> workers_;  // outlive the fleet
   Fleet fleet_;
   std::thread thread_;

@@ -23,7 +23,9 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
         post(std::move(how)),
         service(hosted.limits, hosted.model,
                 {.model_name = hosted.model.names.front(), .version = version}, environment,
-                hosted.inbox) {}
+                hosted.inbox) {
+    service.share = std::move(hosted.share);
+  }
   void emit(OutputBatch batch) override { post(shared_from_this(), std::move(batch)); }
 
   const std::shared_ptr<const void> keeps;  // destroyed after the service, which refers to it

@@ -293,6 +293,9 @@ void Residents::replaced(std::size_t model, std::shared_ptr<Host> by, bool loade
   }
   Service& former = hosts_[model]->service;
   by->service.set_state(ServerState::kReady);
+  if (by->service.share != nullptr && former.share != nullptr) {
+    by->service.share->set_priority(former.share->priority());  // it may have changed meanwhile
+  }
   const std::string& name = by->service.model().names.front();
   moves_[name] += change->wish.move ? 1 : 0;
   by->service.show_moves(moves_[name]);

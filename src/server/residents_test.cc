@@ -363,6 +363,24 @@ TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {
   EXPECT_LE(residents.absent().size(), 32U);
 }
 
+struct KnownShare final : TimeShare {
+  explicit KnownShare(int begins_with) : now(begins_with) {}
+  int priority() const override { return now; }
+  void set_priority(int priority) override { now = priority; }
+  double step_seconds() const override { return 0; }
+  int now;
+};
+
+TEST_F(ResidentsTest, AnotherConfigurationHasThePriorityThatTheModelHasByThen) {
+  serving().share = std::make_shared<KnownShare>(7);
+  want(R"({"intent":"min-cost"})");
+  const auto next = make_host(next_inbox);
+  next->service.share = std::make_shared<KnownShare>(1);
+  residents.replaced(0, next, true);
+  ASSERT_EQ(&serving(), &next->service);
+  EXPECT_EQ(serving().share->priority(), 7);
+}
+
 TEST_F(ResidentsTest, AModelThatIsRemovedMeanwhileIsNotReplaced) {
   deploy_other();
   Service& first = serving();

@@ -13,6 +13,7 @@
 #include "http/limits.h"
 #include "http/tls.h"
 #include "ports/event.h"
+#include "ports/step_turn.h"
 #include "ports/token_sink.h"
 #include "server/answer/served_model.h"
 #include "server/residence.h"
@@ -59,6 +60,7 @@ struct HostedModel {
   std::shared_ptr<const void> keeps;  // what the model refers to, inbox included; may be null
   std::string intent = {};            // that chose its configuration; empty: none did
   IntentPlan plan = {};               // for this intent
+  std::shared_ptr<TimeShare> share = nullptr;  // null: its priority cannot be changed
 };
 
 // What takes a model's place: the same model in another configuration.

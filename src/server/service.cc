@@ -399,7 +399,10 @@ void Service::cancel_unwanted(const Generation& generation) {
 
 std::string Service::metrics_text(const std::vector<Service*>& services) {
   std::vector<const Metrics*> all;
-  for (const Service* service : services) {
+  for (Service* const service : services) {
+    if (service->share != nullptr) {
+      service->metrics_.time_share(*service->share);
+    }
     all.push_back(&service->metrics_);
   }
   return exposition(all);

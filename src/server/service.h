@@ -18,6 +18,7 @@
 #include "http/api_keys.h"
 #include "http/handler.h"
 #include "ports/event.h"
+#include "ports/step_turn.h"
 #include "ports/token_sink.h"
 #include "server/answer/generation.h"
 #include "server/answer/served_model.h"
@@ -131,6 +132,8 @@ class Service {
 
   // Called for each accepted request when all its choices have ended.
   std::function<void(const AnswerRecord&)> on_answered = log_answer;
+  // The model's share of its devices' time; null: it is alone.
+  std::shared_ptr<TimeShare> share;
   // What keeps the service: its answers share it. Expired: it is kept otherwise.
   std::weak_ptr<const void> owner;
   // Called when a model that sleeps is to be loaded.

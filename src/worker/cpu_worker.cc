@@ -227,6 +227,18 @@ void CpuWorker::give_up() {
   }
 }
 
+bool CpuWorker::awaits_turn() const {
+  const std::vector<DeviceWorker*>& devices = leader_.load()->group().devices;
+  return std::any_of(devices.begin(), devices.end(),
+                     [](const DeviceWorker* device) { return device->awaits_turn(); });
+}
+
+void CpuWorker::rest() {
+  for (DeviceWorker* const device : leader_.load()->group().devices) {
+    device->rest();
+  }
+}
+
 void CpuWorker::start(StepPlan plan) {
   std::vector<StepPlan> plans;
   plans.push_back(std::move(plan));

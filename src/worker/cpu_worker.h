@@ -64,9 +64,12 @@ class CpuWorker : public Executor {
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
   bool holds_up() const override;
+  bool awaits_turn() const override;
   std::optional<std::uint64_t> pieces_prepared() const override;
   void give_up() override;
   bool given_up() const { return devices_.front()->given_up(); }
+  // No request of the replica needs the devices of its group until the next step is started.
+  void rest();
 
   // Copies KV blocks of a worker with an equal group into this one's, after the steps started so
   // far and before any later one; then calls `done` on a device's thread. The source's blocks must

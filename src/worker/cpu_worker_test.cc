@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <mutex>
 #include <numeric>
+#include <semaphore>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "cost/memory.h"
@@ -84,6 +88,60 @@ TEST(CpuWorker, RunsStepsInOrderOnItsOwnThreadAndReportsEachOnce) {
     EXPECT_FALSE(results[i].failure.has_value());
   }
   EXPECT_NE(worker_thread, std::this_thread::get_id());
+}
+
+// Lets steps begin one at a time, and notes what it is told.
+struct NotedTurn final : StepTurn {
+  void want() override { note("want "); }
+  void rest() override { note("rest "); }
+  void begin() override {
+    now_waits = true;
+    may_begin.acquire();
+    now_waits = false;
+    note("begin ");
+  }
+  bool waits() const override { return now_waits; }
+  void end() override { note("end "); }
+  void let_go() override {
+    note("let go ");
+    may_begin.release(2);
+  }
+  void note(const char* what) {
+    const std::lock_guard lock(mutex);
+    noted += what;
+  }
+  std::string take() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(noted, {});
+  }
+  std::counting_semaphore<> may_begin{0};
+  std::atomic<bool> now_waits = false;
+  std::mutex mutex;
+  std::string noted;
+};
+
+TEST(CpuWorker, AStepWaitsForItsTurnUntilTheWorkerStops) {
+  const SyntheticCheckpoint checkpoint(small_spec());
+  const auto turn = std::make_shared<NotedTurn>();
+  WorkerOptions options = small_options(small_spec());
+  options.devices.front().turn = turn;
+  std::counting_semaphore<> done(0);
+  auto worker = CpuWorker::create(options, checkpoint, {}, [&](StepResult) { done.release(); });
+  ASSERT_TRUE(worker.ok()) << worker.error().message;
+  (*worker)->start(plan_of(1, 0, {1, 2, 3}));
+  EXPECT_FALSE(done.try_acquire());
+  EXPECT_EQ(turn->take(), "want ");
+  while (!(*worker)->awaits_turn()) {
+    std::this_thread::yield();
+  }
+  turn->may_begin.release();
+  done.acquire();
+  (*worker)->rest();
+  EXPECT_EQ(turn->take(), "begin end rest ");
+  (*worker)->start(plan_of(2, 3, {4}));
+  worker->reset();
+  done.acquire();
+  EXPECT_EQ(turn->take().find("want let go "), 0U);
 }
 
 // A model whose rows overflow after token 9 and no other: only that token's embedding reaches the

@@ -122,6 +122,7 @@ DeviceWorker::DeviceWorker(Built built, Handlers handlers)
       handlers_(watched(std::move(handlers))),
       memory_(rank_->memory()),
       place_(built.place),
+      turn_(device_of(built.options, built.place).turn),
       background_(std::min(
           1.0, built.options.background_share * device_of(built.options, built.place).threads)),
       swapper_({pages_.pool.get(), &background_, std::move(built.spec), built.options.form.shards,
@@ -155,8 +156,21 @@ bool DeviceWorker::ends_by(std::chrono::steady_clock::time_point until) {
   return background_.ends_by(given_up_ ? std::min(soon, until) : until);
 }
 
-bool DeviceWorker::finish() {
+void DeviceWorker::close() {
   entries_.close();
+  if (turn_ != nullptr) {
+    turn_->let_go();
+  }
+}
+
+void DeviceWorker::rest() {
+  if (turn_ != nullptr) {
+    turn_->rest();
+  }
+}
+
+bool DeviceWorker::finish() {
+  close();
   while (!ends_by(std::chrono::steady_clock::now() + kToWakeUp)) {
     if (given_up_) {
       background_.begin_stop();
@@ -172,6 +186,9 @@ void DeviceWorker::push(DeviceEntry entry) {
     if (changes_homes(entry)) {
       const std::lock_guard lock(resizes_mutex_);
       ++home_changes_;
+    }
+    if (turn_ != nullptr && std::holds_alternative<GroupStep>(entry)) {
+      turn_->want();
     }
     entries_.push(std::move(entry));
   }
@@ -220,6 +237,9 @@ std::optional<std::uint64_t> DeviceWorker::pieces_prepared() {
 void DeviceWorker::give_up() {
   given_up_ = true;
   swapper_.give_up();
+  if (turn_ != nullptr) {
+    turn_->let_go();
+  }
   if (place_.fabric != nullptr) {
     place_.fabric->progress().fail(place_.on_fabric);
   }
@@ -266,7 +286,13 @@ void DeviceWorker::run_entries() {
 
 void DeviceWorker::run(const GroupStep& step) {
   background_.step_begins();
+  if (turn_ != nullptr) {
+    turn_->begin();
+  }
   std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
+  if (turn_ != nullptr) {
+    turn_->end();
+  }
   background_.step_ends();
   for (HomeResult& result : results) {
     if (!given_up_ && sound()) {

@@ -16,6 +16,7 @@
 #include "contract/step.h"
 #include "device/cpu/pages.h"
 #include "model/checkpoint.h"
+#include "ports/step_turn.h"
 #include "worker/kv_resizer.h"
 #include "worker/layer_swapper.h"
 #include "worker/paced_thread.h"
@@ -84,8 +85,8 @@ class DeviceWorker {
   // The following three do nothing once the device is given up.
   void push(DeviceEntry entry);
   // Stops taking entries after those that it was given. A group closes all its devices before it
-  // finishes one, because they wait for each other.
-  void close() { entries_.close(); }
+  // finishes one, because they wait for each other. No step waits for its turn any more.
+  void close();
   // Waits until all entries and background work are done, after close(). Returns false if they are
   // not by then, or a second after now if the device is given up.
   [[nodiscard]] bool ends_by(std::chrono::steady_clock::time_point until);
@@ -100,10 +101,13 @@ class DeviceWorker {
   void abort(MorphId id);
   // Does work in the background if no other task waits, see CpuWorker.
   void in_background(std::shared_ptr<BackgroundTask> work);
+  // No request needs the device until it is given the next step.
+  void rest();
 
   // Returns true while it has an entry to run, or a commit to report, and does not wait for another
   // device.
   bool holds_up() const;
+  bool awaits_turn() const { return turn_ != nullptr && turn_->waits(); }
   // See Executor::pieces_prepared().
   std::optional<std::uint64_t> pieces_prepared();
   // The device has failed: it reports nothing more, runs no entry after the one that it may hang
@@ -152,6 +156,7 @@ class DeviceWorker {
   const Handlers handlers_;
   const WorkerMemory memory_;
   const RankPlace place_;
+  const std::shared_ptr<StepTurn> turn_;  // may be null
   std::atomic<bool> given_up_ = false;
   std::once_flag tells_loss_;
   std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported

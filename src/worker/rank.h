@@ -22,6 +22,7 @@
 #include "model/forward.h"
 #include "model/rope_table.h"
 #include "model/weights.h"
+#include "ports/step_turn.h"
 #include "worker/fabric.h"
 #include "worker/kv_store.h"
 #include "worker/layer_pages.h"
@@ -39,7 +40,8 @@ inline constexpr int kLogitRows = 64;
 // The compute of one device.
 struct WorkerDevice {
   int threads = 1;
-  cpu::Locality where;  // CPUs and NUMA nodes
+  cpu::Locality where = {};                  // CPUs and NUMA nodes
+  std::shared_ptr<StepTurn> turn = nullptr;  // null: its steps begin as soon as they can
 };
 
 // For replicas that may be joined: their devices are on one fabric, and their buffers are for all

@@ -268,7 +268,7 @@ describe('a file of models', () => {
   };
 
   it('gives each model flags of its own, in its order', async () => {
-    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\n`);
+    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\npriority = 3\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\n`);
     const server = await Server.startWith({ path: ['--models', path] }, '--admin-port', '0', '--device-memory', '128MiB', ...small);
     try {
       const { data } = await clientOf(server).models.list();
@@ -279,6 +279,8 @@ describe('a file of models', () => {
       assert.match(models[0].form, /layers w8:2/);
       assert.match(models[1].form, /layers bf16:16/);
       assert.deepEqual(models[0].names, ['zebra', 'stripes']);
+      assert.deepEqual(models.map(({ priority }) => priority), [3, 1]);
+      assert.ok(models[1].step_seconds > 0);
     } finally {
       assert.equal(await server.stop(), 0, server.log);
     }

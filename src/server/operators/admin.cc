@@ -14,6 +14,7 @@
 #include "server/call/json_body.h"
 #include "server/operators/form_json.h"
 #include "server/operators/groups_json.h"
+#include "server/operators/priority.h"
 #include "server/page/page.h"
 
 namespace protean {
@@ -36,6 +37,7 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/intent", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/intent/plan", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/priority", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/profile", "GET, HEAD, POST, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/events", "GET, OPTIONS"},
@@ -358,6 +360,9 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   if (path == "/admin/intent") {
     return intent_reply(call, service);
   }
+  if (path == "/admin/priority") {
+    return priority_reply(call, service);
+  }
   if (path == "/admin/profile") {
     return profile_reply(call, service);
   }
@@ -467,6 +472,9 @@ HttpReply Admin::models_reply() const {
                       {"device_bytes", model.form.pages.page_bytes * model.form.pages.all},
                       {"form", to_string(service->fleet().form(ReplicaId{0}).form)},
                       {"now", shown_load(service->fleet().sum())}});
+    if (service->share != nullptr) {
+      show_share(*service->share, models.back().as_object());
+    }
   }
   for (json::value& model : setting_.residents.absent()) {
     models.push_back(std::move(model));

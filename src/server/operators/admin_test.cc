@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -131,6 +133,38 @@ TEST_F(AdminTest, WishIsAnsweredByItsMorphWhichBecomesHistory) {
   EXPECT_EQ(policy.at("mode"), "accuracy");
   EXPECT_EQ(policy.at("quality_floor"), "1layers");
   expect_error(wish(R"({"kv_blocks": 1000000})"), 409);
+}
+
+struct FixedShare final : TimeShare {
+  int priority() const override { return now; }
+  void set_priority(int priority) override { now = priority; }
+  double step_seconds() const override { return 2.5; }
+  std::atomic<int> now = 1;
+};
+
+TEST_F(AdminTest, APriorityIsShownAndChanged) {
+  share = std::make_shared<FixedShare>();
+  start();
+  const std::string host = "Host: 127.0.0.1\r\n";
+  const auto put = [&](const char* body) {
+    return ask("PUT /admin/priority?model=echo", host, body);
+  };
+  EXPECT_EQ(body_of(ask("GET /admin/priority")).at("priority"), 1);
+  EXPECT_EQ(body_of(put(R"({"priority": 16})")).at("priority"), 16);
+  for (const char* bad : {R"({"priority": 17})", R"({"priority": 0})", R"({"priority": "4"})",
+                          R"({"priority": 4, "model": "echo"})", "[]", "{", ""}) {
+    expect_error(put(bad), 400);
+  }
+  expect_error(ask("PUT /admin/priority?model=other", host, R"({"priority": 4})"), 404);
+  expect_error(ask("DELETE /admin/priority"), 405);
+  const auto models = body_of(ask("GET /admin/models"));
+  EXPECT_EQ(models.at_pointer("/models/0/priority"), 16);
+  EXPECT_EQ(models.at_pointer("/models/0/step_seconds"), 2.5);
+  const std::string metrics = ask("GET /metrics").body();
+  for (const char* line : {R"(protean:model_priority{model_name="echo"} 16)",
+                           R"(protean:step_seconds_total{model_name="echo"} 2.5)"}) {
+    EXPECT_NE(metrics.find(line), std::string::npos) << line << "\n" << metrics;
+  }
 }
 
 TEST_F(AdminTest, EachReplicaHasItsFormAndItsMetrics) {

@@ -1,5 +1,7 @@
 #include "server/operators/group_metrics.h"
 
+#include <algorithm>
+
 namespace protean {
 namespace {
 
@@ -39,8 +41,20 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                         "short although its policies had time to free some.")
                   .Register(registry)
                   .Add({{"model_name", model_name}})),
+      priority_(BuildGauge()
+                    .Name("protean:model_priority")
+                    .Help("Weight of the model on devices that it shares with others.")
+                    .Register(registry)
+                    .Add({{"model_name", model_name}})),
+      step_seconds_(BuildCounter()
+                        .Name("protean:step_seconds_total")
+                        .Help("Time that steps of the model took, summed over its devices.")
+                        .Register(registry)
+                        .Add({{"model_name", model_name}})),
       together_(changes(registry, model_name, "group")),
-      apart_(changes(registry, model_name, "replicas")) {}
+      apart_(changes(registry, model_name, "replicas")) {
+  priority_.Set(1);
+}
 
 prometheus::Counter& GroupMetrics::bytes(prometheus::Registry& registry,
                                          const std::string& model_name, const char* of) {
@@ -80,6 +94,11 @@ void GroupMetrics::show(const GroupsStatus& status) {
 
 void GroupMetrics::show(const ReplicasWanted& wanted) {
   wanted_.Set(wanted.wanted);
+}
+
+void GroupMetrics::show(const TimeShare& share) {
+  priority_.Set(share.priority());
+  step_seconds_.Increment(std::max(0.0, share.step_seconds() - step_seconds_.Value()));
 }
 
 // Shows what has ended since the last call, which may be several changes.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
@@ -10,16 +11,19 @@
 
 #include "contract/groups.h"
 #include "contract/replicas_wanted.h"
+#include "ports/step_turn.h"
 #include "server/operators/mirrored_counter.h"
 
 namespace protean {
 
-// The metrics of a fleet's groups. The registry must outlive it.
+// The metrics of a model that belong to no replica: of its fleet's groups, and of its share of the
+// devices. The registry must outlive it.
 class GroupMetrics {
  public:
   GroupMetrics(prometheus::Registry& registry, const std::string& model_name);
   void show(const GroupsStatus& status);
   void show(const ReplicasWanted& wanted);
+  void show(const TimeShare& share);
 
  private:
   // Changes to one group, or to replicas.
@@ -41,6 +45,8 @@ class GroupMetrics {
   MirroredCounter weight_bytes_;
   prometheus::Gauge& out_of_service_;
   prometheus::Gauge& wanted_;
+  prometheus::Gauge& priority_;
+  prometheus::Counter& step_seconds_;
   Changes together_;
   Changes apart_;
 };

@@ -116,8 +116,7 @@ struct EngineSeries {
         steps(make.counter("protean:steps_total", "Forward passes.")),
         routed(make.counter("protean:requests_routed_total",
                             "Requests that the router gave to this replica.")),
-        adopted(make.counter("protean:requests_adopted_total",
-                             "Requests that came from other replicas.")),
+        adopted(make.counter("protean:requests_adopted_total", "Requests from other replicas.")),
         adopted_with_kv(make.counter("protean:requests_adopted_with_kv_total",
                                      "Adopted requests whose KV was copied while they decoded.")),
         released(make.counter("protean:requests_released_total",
@@ -346,9 +345,12 @@ void Metrics::residence(Residence residence) {
 
 void Metrics::moves(int total) {
   Counter& counter = series_->replicas.front()->make.counter(
-      "protean:model_moves_total",
-      "Moves of the model to other devices or another configuration, without an operator.");
+      "protean:model_moves_total", "Moves of the model that no operator asked for.");
   counter.Increment(total - counter.Value());
+}
+
+void Metrics::time_share(const TimeShare& share) {
+  series_->groups.show(share);
 }
 
 void Metrics::engine(ReplicaId replica, const Observation& seen) {

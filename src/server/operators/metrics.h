@@ -12,6 +12,7 @@
 #include "contract/observation.h"
 #include "contract/replicas_wanted.h"
 #include "contract/request.h"
+#include "ports/step_turn.h"
 #include "server/residence.h"
 
 namespace protean {
@@ -43,6 +44,7 @@ class Metrics {
   void groups(const GroupsStatus& status);
   void replicas_wanted(const ReplicasWanted& wanted);
   void residence(Residence residence);
+  void time_share(const TimeShare& share);
   void moves(int total);  // to other devices or configurations, without an operator
   void first_token(ReplicaId replica, TimeNs waited_ns);
   void next_token(ReplicaId replica, TimeNs waited_ns);

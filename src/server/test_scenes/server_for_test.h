@@ -33,8 +33,9 @@ struct ServerTest : testing::Test {
                             .unix_time_s = [] { return std::int64_t{1}; },
                             .random = [n = std::uint64_t{0}]() mutable { return ++n; }};
     options.port = 0;
-    server = std::make_unique<Server>(options, std::vector<HostedModel>{{model, limits, inbox}}, "",
-                                      environment);
+    server = std::make_unique<Server>(
+        options,
+        std::vector<HostedModel>{{model, limits, inbox, nullptr, "", {}, share}}, "", environment);
     const Status listening = server->listen();
     ASSERT_TRUE(listening.ok()) << listening.error().message;
     engine = std::make_unique<EchoEngine>(inbox, *server->sink(0), form);
@@ -64,6 +65,7 @@ struct ServerTest : testing::Test {
   ServiceLimits limits;
   Form form;
   int replicas = 1;
+  std::shared_ptr<TimeShare> share;
   ByteTokenizer tokenizer{false};
   ChatTemplate chat_template = ChatTemplate::chatml();
   BoundedQueue<Event> inbox{1024};

@@ -1,0 +1,60 @@
+#include "control/fair_turns.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace protean {
+
+TurnId FairTurns::add(std::vector<int> cpus, int priority) {
+  std::sort(cpus.begin(), cpus.end());
+  const TurnId id{++last_id_};
+  devices_[id].cpus = std::move(cpus);
+  set_priority(id, priority);
+  return id;
+}
+
+void FairTurns::set_priority(TurnId id, int priority) {
+  check(priority >= 1, "a priority is at least 1");
+  devices_.at(id).priority = priority;
+}
+
+bool FairTurns::share_a_cpu(const Device& one, const Device& other) {
+  return one.cpus.empty() || other.cpus.empty() ||
+         std::find_first_of(one.cpus.begin(), one.cpus.end(), other.cpus.begin(),
+                            other.cpus.end()) != one.cpus.end();
+}
+
+TimeNs FairTurns::opens_ns(TurnId id, TimeNs now_ns) const {
+  const Device& own = devices_.at(id);
+  int highest = own.priority;
+  for (const auto& [other_id, other] : devices_) {
+    if (other.wants && other.priority > highest && share_a_cpu(own, other)) {
+      highest = other.priority;
+    }
+  }
+  return highest == own.priority
+             ? now_ns
+             : std::max(now_ns, own.began_ns + own.took_ns * highest / own.priority);
+}
+
+void FairTurns::begin(TurnId id, TimeNs now_ns) {
+  Device& device = devices_.at(id);
+  device.computes = true;
+  device.began_ns = now_ns;
+}
+
+void FairTurns::end(TurnId id, TimeNs now_ns) {
+  Device& device = devices_.at(id);
+  device.computes = false;
+  device.took_ns = now_ns - device.began_ns;
+  device.computed_ns += device.took_ns;
+}
+
+TimeNs FairTurns::computed_ns(TurnId id, TimeNs now_ns) const {
+  const Device& device = devices_.at(id);
+  return device.computed_ns + (device.computes ? now_ns - device.began_ns : 0);
+}
+
+}  // namespace protean

@@ -1,0 +1,37 @@
+#pragma once
+
+namespace protean {
+
+// When one device may begin its steps, if models of unequal priority share its CPUs. Its calls may
+// come from several threads.
+class StepTurn {
+ public:
+  virtual ~StepTurn() = default;
+
+  // The device was given a step: its model has requests from now on, until rest().
+  virtual void want() = 0;
+  virtual void rest() = 0;
+  // Waits until the device may begin a step. end() follows once the step is computed.
+  virtual void begin() = 0;
+  virtual void end() = 0;
+  virtual bool waits() const = 0;
+  // Ends a wait. No step of the device waits from now on, and none of others waits for it.
+  virtual void let_go() = 0;
+};
+
+// The share of its devices' time that a model has. Any thread may call.
+class TimeShare {
+ public:
+  virtual ~TimeShare() = default;
+
+  // While a model on the same CPUs that has r times its priority has requests, the model computes
+  // for at most 1 / r of that time.
+  virtual int priority() const = 0;
+  virtual void set_priority(int priority) = 0;
+  // Returns the seconds that its steps took, summed over its devices.
+  virtual double step_seconds() const = 0;
+};
+
+inline constexpr int kMostPriority = 16;
+
+}  // namespace protean
