@@ -32,11 +32,6 @@ Copy devices_from(int first, std::size_t count) {
   return devices;
 }
 
-void add(PipelineUse& sum, const PipelineUse& more) {
-  sum.busy_ns += more.busy_ns;
-  sum.span_ns += more.span_ns;
-}
-
 }  // namespace
 
 // Devices that compute together: those of one replica, or of joined ones.
@@ -70,6 +65,7 @@ class SimulatedDevices::ReplicaExecutor final : public Executor {
     Group& group = devices_.top(replica_);
     group.timeline.meet(devices_.world_.now_ns, group.model->moving_ns(moves.size()));
   }
+  DeviceUse use() const override { return devices_.top(replica_).timeline.pipeline(); }
 
  private:
   SimulatedDevices& devices_;
@@ -185,7 +181,7 @@ void SimulatedDevices::part(ReplicaId replica) {
           "each home parts with what it came with");
     top(home).timeline.meet(free_ns, 0);
   }
-  add(ended_pipelines_, group->timeline.pipeline());
+  ended_pipelines_ += group->timeline.pipeline();
 }
 
 void SimulatedDevices::start(ReplicaId group, std::vector<StepPlan> plans) {
@@ -354,11 +350,11 @@ Event SimulatedDevices::take_copied() {
           ReplicaId{static_cast<std::int32_t>(replica)}};
 }
 
-PipelineUse SimulatedDevices::pipelines() const {
-  PipelineUse sum = ended_pipelines_;
+DeviceUse SimulatedDevices::pipelines() const {
+  DeviceUse sum = ended_pipelines_;
   for (const auto& groups : groups_) {
     for (const auto& group : groups) {
-      add(sum, group->timeline.pipeline());
+      sum += group->timeline.pipeline();
     }
   }
   return sum;

@@ -63,6 +63,7 @@ class CpuWorker : public Executor {
   void commit(MorphId id) override;
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
+  DeviceUse use() const override;
   bool holds_up() const override;
   std::optional<std::uint64_t> pieces_prepared() const override;
   void give_up() override;
@@ -125,6 +126,7 @@ class CpuWorker : public Executor {
     std::vector<CpuWorker*> apart;
     std::vector<Copy> homes_apart;
     std::int64_t least_kv_blocks = 0;  // of unified homes
+    std::shared_ptr<UseMeter> meter = {};  // while several devices serve as one
   };
   Group& group() { return groups_.back(); }
   const Group& group() const { return groups_.back(); }

@@ -17,6 +17,12 @@ Copy indices(std::size_t first, std::size_t count) {
   return all;
 }
 
+// Returns null for a device alone, which waits for no other.
+std::shared_ptr<UseMeter> meter_of(const std::vector<DeviceWorker*>& devices) {
+  return devices.size() > 1 ? std::make_shared<UseMeter>(static_cast<int>(devices.size()))
+                            : nullptr;
+}
+
 }  // namespace
 
 // Makes the group of the worker's own devices alone.
@@ -27,6 +33,7 @@ void CpuWorker::stand_alone(Form form) {
     own.devices.push_back(devices_[device].get());
     own.formation.devices.push_back(first_device_ + static_cast<int>(device));
   }
+  own.meter = meter_of(own.devices);
   groups_ = {std::move(own)};
 }
 
@@ -47,6 +54,7 @@ void CpuWorker::join(const std::vector<CpuWorker*>& others) {
   joined.homes = {this};
   joined.apart = {};
   joined.least_kv_blocks = 0;
+  joined.meter = nullptr;
   Formation& formation = joined.formation;
   for (CpuWorker* const other : others) {
     const Group& added = other->group();
@@ -79,6 +87,7 @@ void CpuWorker::unify() {
   joined.homes_apart = std::exchange(after.homes, {indices(0, joined.devices.size())});
   joined.apart = std::exchange(joined.homes, {this});
   joined.least_kv_blocks = after.form.kv.blocks;
+  joined.meter = meter_of(joined.devices);
   change({.after = std::move(after),
           .kv = GroupChange::Kv::kUnifies,
           .homes_before = static_cast<int>(joined.apart.size())});
@@ -94,6 +103,7 @@ void CpuWorker::divide() {
   after.homes = std::exchange(joined.homes_apart, {});
   joined.homes = std::exchange(joined.apart, {});
   joined.least_kv_blocks = 0;
+  joined.meter = nullptr;
   change({.after = std::move(after), .kv = GroupChange::Kv::kDivides});
 }
 

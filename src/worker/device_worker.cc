@@ -263,9 +263,18 @@ void DeviceWorker::run_entries() {
 }
 
 void DeviceWorker::run(const GroupStep& step) {
+  const auto now_without_waits_ns = [this] {
+    Fabric* const fabric = place_.fabric;
+    return UseMeter::now_ns() -
+           (fabric == nullptr ? 0 : fabric->progress().waited_ns(place_.on_fabric));
+  };
+  const TimeNs begun_ns = now_without_waits_ns();
   background_.step_begins();
   std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
   background_.step_ends();
+  if (step.meter) {
+    step.meter->computed(now_without_waits_ns() - begun_ns);
+  }
   for (HomeResult& result : results) {
     if (!given_up_ && sound()) {
       step.done(std::move(result));

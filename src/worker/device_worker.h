@@ -20,6 +20,7 @@
 #include "worker/layer_swapper.h"
 #include "worker/paced_thread.h"
 #include "worker/rank.h"
+#include "worker/use_meter.h"
 
 namespace protean {
 
@@ -30,6 +31,7 @@ struct GroupStep {
   std::uint64_t number = 0;
   std::shared_ptr<const std::vector<StepPlan>> plans;
   std::function<void(HomeResult)> done;
+  std::shared_ptr<UseMeter> meter;  // null: the use of devices is not measured
 };
 
 // A GroupChange for the device with this index in the group.

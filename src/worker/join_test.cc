@@ -87,14 +87,18 @@ TEST_P(Join, HasTheBitsOfReplicasThatStandAlone) {
   JoinScene::Group& wide = fleet.groups.front();
   fleet.step();
   std::vector<HoldShards> back = drop(fleet, wide, by_layers);
+  EXPECT_EQ(fleet.worker(0).use().span_ns, 0) << "the replicas do not serve as one yet";
   fleet.unify(wide);
   fleet.step();
+  EXPECT_GT(fleet.worker(0).use().span_ns, 0);
+  EXPECT_GT(fleet.worker(0).use().busy_ns, 0);
   fleet.apply(wide, ResizeKv{wide.form.kv.blocks + 7});
   fleet.step();
   fleet.apply(wide, ResizeKv{wide.form.kv.blocks - 7});
   fleet.apply(wide, SwapComponent{1, Component::kMlp, Precision::kW8});
   fleet.apply(wide, SwapComponent{1, Component::kMlp, which.precision});
   fleet.divide(wide, replicas);
+  EXPECT_EQ(fleet.worker(0).use().span_ns, 0);
   fleet.step();
   for (const HoldShards& hold : back) {
     fleet.apply(wide, hold);

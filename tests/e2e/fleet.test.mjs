@@ -124,11 +124,14 @@ describe('a fleet of replicas', () => {
         await put([['0', '1']]);
         await settled(1);
         assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
-        const { history } = await fleet();
+        const { groups: [group], history } = await fleet();
+        assert.ok(group.bubble_share < 1, JSON.stringify(group));
+        assert.ok(by === 'layers' ? group.bubble_share > 0 : group.bubble_share >= 0, JSON.stringify(group));
         assert.equal(history.length, 7);
         assert.ok(history.every(({ failure }) => failure === null), JSON.stringify(history));
         const metrics = await server.idleMetrics();
         assert.equal(metrics.get('protean:groups{model_name="builtin"}'), 1);
+        assert.ok(by === 'shards' || metrics.get('protean:bubble_share{engine="0",model_name="builtin"}') > 0);
         assert.equal(metrics.get('protean:regroupings_total{model_name="builtin",to="group"}'), 4);
         const refused = await put([['0', '7']]);
         assert.equal(refused.status, 400);
