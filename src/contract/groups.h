@@ -65,7 +65,7 @@ struct GroupStatus {
   std::vector<ReplicaId> replicas;
   std::optional<GroupBy> by;  // nothing: a replica alone
   std::optional<Form> form;   // what its devices hold, if replicas can be grouped
-  DeviceUse use = {};         // by its steps; told to operators only
+  DeviceUse use;              // by its steps; told to operators only
 };
 
 // A replica whose devices failed.

@@ -32,6 +32,19 @@ Copy devices_from(int first, std::size_t count) {
   return devices;
 }
 
+// Returns the share of the KV of all layers that one device has at most.
+double largest_kv_share(const Form& form) {
+  std::int64_t most = 0;
+  for (const Holding& holding : form.group) {
+    const std::int64_t held = std::accumulate(
+        holding.layers.begin(), holding.layers.end(), std::int64_t{0},
+        [](std::int64_t sum, const Holding::Layer& layer) { return sum + layer.attention.count; });
+    most = std::max(most, held);
+  }
+  return static_cast<double>(most) /
+         static_cast<double>(form.shards * std::ssize(form.layer_precision));
+}
+
 }  // namespace
 
 // Devices that compute together: those of one replica, or of joined ones.
@@ -196,9 +209,12 @@ void SimulatedDevices::keep(ReplicaId group, std::vector<std::vector<BlockId>> l
   }
 }
 
+// The devices that receive copy at the same time, each what it holds of the blocks.
 void SimulatedDevices::copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) {
-  const double us = times_.block_copy_us * static_cast<double>(blocks.size());
-  const TimeNs end_ns = top(to).timeline.meet(world_.now_ns, ns_of(us));
+  Group& group = top(to);
+  const double share = group.model ? largest_kv_share(group.model->form()) : 1;
+  const double us = times_.block_copy_us * share * static_cast<double>(blocks.size());
+  const TimeNs end_ns = group.timeline.meet(world_.now_ns, ns_of(us));
   world_.heap.push({end_ns, BlocksCopied{id}, to});
 }
 

@@ -28,7 +28,7 @@ namespace protean {
 struct DeviceTimes {
   GroupCost cost;
   MorphCost morph;
-  double block_copy_us = 100;    // to copy one KV block to another replica
+  double block_copy_us = 100;    // to copy one KV block of all layers to another replica
   StepPrecision step_precision;  // if the form never changes
 };
 

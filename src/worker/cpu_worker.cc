@@ -404,21 +404,6 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   }
 }
 
-void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
-                            std::function<void()> done) {
-  check(source.group().devices.size() == group().devices.size(), "equal groups copy KV");
-  const auto left = std::make_shared<std::atomic<std::size_t>>(group().devices.size());
-  const auto one_done = [left, done = std::move(done)] {
-    if (left->fetch_sub(1) == 1) {
-      done();
-    }
-  };
-  const std::lock_guard lock(order_);
-  for (std::size_t device = 0; device < group().devices.size(); ++device) {
-    group().devices[device]->push(KvCopy{source.group().devices[device], moves, one_done});
-  }
-}
-
 WorkerMemory CpuWorker::memory() const {
   WorkerMemory sum;
   for (const auto& device : devices_) {

@@ -1,11 +1,13 @@
 // How workers join and part (ports/device_groups.h).
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "worker/cpu_worker.h"
+#include "worker/kv_move.h"
 
 namespace protean {
 namespace {
@@ -152,6 +154,43 @@ void CpuWorker::commit_hold(MorphId id, const HoldShards& step) {
   Formation after = group().formation;
   after.form = protean::after(std::move(after.form), step);
   change({.after = std::move(after), .hold = std::move(hold)});
+}
+
+// Each device copies the heads of its shards from the devices that have them there.
+void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
+                            std::function<void()> done) {
+  const Group& from = source.group();
+  const Group& to = group();
+  check(from.formation.home_count() == 1 && to.formation.home_count() == 1,
+        "KV is copied between what serves as one");
+  std::vector<std::shared_ptr<const KvLayout>> layouts;
+  for (DeviceWorker* const device : from.devices) {
+    layouts.push_back(std::make_shared<const KvLayout>(device->rank().kv().layout()));
+  }
+  KvCopy copy{.sources = {}, .moves = moves, .groups = {}, .done = {}};
+  if (fabric_ != nullptr && fabric_ == source.fabric_) {  // else failed groups serve no more
+    copy.groups = to.formation.devices;
+    copy.groups.insert(copy.groups.end(), from.formation.devices.begin(),
+                       from.formation.devices.end());
+  }
+  const auto left = std::make_shared<std::atomic<std::size_t>>(to.devices.size());
+  copy.done = [left, done = std::move(done)] {
+    if (left->fetch_sub(1) == 1) {
+      done();
+    }
+  };
+  const std::lock_guard lock(order_);
+  for (std::size_t device = 0; device < to.devices.size(); ++device) {
+    copy.sources.clear();
+    for (std::size_t other = 0; other < from.devices.size(); ++other) {
+      std::vector<SharedHeads> heads = shared_heads(
+          from.formation.form.group[other], to.formation.form.group[device], kv_heads_of_shard_);
+      if (!heads.empty()) {
+        copy.sources.push_back({from.devices[other], layouts[other], std::move(heads)});
+      }
+    }
+    to.devices[device]->push(copy);
+  }
 }
 
 // Gives all devices of the group a change, under the lock.

@@ -330,13 +330,23 @@ void DeviceWorker::run(const PrepareResize& entry) {
 }
 
 void DeviceWorker::run(const std::vector<BlockMove>& moves) {
-  rank_->copy_blocks(*rank_, moves, given_up_);
+  const KvStore& kv = rank_->kv();
+  rank_->copy_blocks(kv.layout(), kv.own_heads(), moves, [this] { return given_up_.load(); });
 }
 
 void DeviceWorker::run(const KvCopy& copy) {
-  rank_->copy_blocks(copy.source->rank(), copy.moves, given_up_);
-  const bool sound_here = sound();
-  if (!given_up_ && copy.source->sound() && sound_here) {
+  const auto called_off = [&] {
+    return given_up_ || std::any_of(copy.groups.begin(), copy.groups.end(), [this](int device) {
+             return place_.fabric->progress().failed(device);
+           });
+  };
+  bool all_sound = true;
+  for (const KvCopy::Source& source : copy.sources) {
+    rank_->copy_blocks(*source.layout, source.heads, copy.moves, called_off);
+    all_sound = source.device->sound() && all_sound;
+  }
+  all_sound = sound() && all_sound;
+  if (all_sound && !called_off()) {
     copy.done();
   }
 }

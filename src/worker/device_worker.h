@@ -41,10 +41,17 @@ struct DeviceChange {
 };
 class DeviceWorker;
 
-// Copies KV blocks of a device that holds the same, then calls `done` if both have lost no memory.
+// Copies KV blocks of devices of another group, then calls `done` if no device has lost memory.
 struct KvCopy {
-  DeviceWorker* source = nullptr;
+  struct Source {
+    DeviceWorker* device = nullptr;
+    std::shared_ptr<const KvLayout> layout;
+    std::vector<SharedHeads> heads;
+  };
+  std::vector<Source> sources;
   std::vector<BlockMove> moves;
+  // Devices of the fabric. Once one has failed, its group loses its KV, and the copy is called off.
+  std::vector<int> groups;
   std::function<void()> done;
 };
 

@@ -165,6 +165,42 @@ TEST(JoinOfWideReplicas, HasTheBitsOfReplicasThatStandAlone) {
   EXPECT_EQ(fleet.seen(), alone(which, 4, 8));
 }
 
+// Sequences move with their KV between groups and replicas, whatever heads of which layers their
+// devices hold.
+TEST(MoveBetweenGroups, HasTheBitsOfReplicasThatStandAlone) {
+  for (const JoinCase& which :
+       {JoinCase{"bf16"}, JoinCase{"int8kv", Precision::kBf16, KvPrecision::kInt8}}) {
+    const auto expected = alone(which, 5, 5);
+    for (const bool first_by_layers : {false, true}) {
+      for (const bool second_by_layers : {false, true}) {
+        JoinScene fleet(which, 5, 5);
+        const std::vector<JoinScene::Group> narrow = fleet.groups;
+        fleet.step();
+        fleet.groups = {fleet.join({narrow[0], narrow[1]}), fleet.join({narrow[2], narrow[3]}),
+                        narrow[4]};
+        JoinScene::Group& first = fleet.groups[0];
+        JoinScene::Group& second = fleet.groups[1];
+        drop(fleet, first, first_by_layers);
+        drop(fleet, second, second_by_layers);
+        fleet.unify(first);
+        fleet.unify(second);
+        fleet.step();
+        fleet.move(0, first, second, 40);
+        fleet.move(2, second, first, 60);
+        fleet.step();
+        fleet.move(0, second, fleet.groups[2], 20);
+        fleet.move(4, fleet.groups[2], first, 40);
+        for (int i = 0; i < 60; ++i) {
+          fleet.step();
+        }
+        EXPECT_EQ(fleet.seen(), expected)
+            << which.name << (first_by_layers ? ", layers to " : ", shards to ")
+            << (second_by_layers ? "layers" : "shards");
+      }
+    }
+  }
+}
+
 // Goes forth and back by random steps of random kinds, and turns round at random places.
 TEST(JoinAtRandom, HasTheBitsOfReplicasThatStandAlone) {
   const JoinCase which{"w8", Precision::kW8};

@@ -133,6 +133,9 @@ describe('a fleet of replicas', () => {
         assert.equal(metrics.get('protean:groups{model_name="builtin"}'), 1);
         assert.ok(by === 'shards' || metrics.get('protean:bubble_share{engine="0",model_name="builtin"}') > 0);
         assert.equal(metrics.get('protean:regroupings_total{model_name="builtin",to="group"}'), 4);
+        const moved = await fetch(`${server.admin}/admin/fleet/migrate`, { method: 'PUT', body: JSON.stringify({ from: 0, to: 1 }) });
+        assert.equal(moved.status, 503);
+        assert.match((await moved.json()).error.message, /replica 1 serves in a group: name the group's first replica/);
         const refused = await put([['0', '7']]);
         assert.equal(refused.status, 400);
         assert.match((await refused.json()).error.message, /there is no replica 7: name 0 to 1/);
