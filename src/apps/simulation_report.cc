@@ -112,7 +112,7 @@ json::object groups_object(const SimulationReport& report) {
   if (report.groups == nullptr && report.pipelines.span_ns == 0 && !wants_more) {
     return {};
   }
-  json::object groups{{"bubbles", report.pipelines.bubbles()},
+  json::object groups{{"bubbles", report.pipelines.bubble_share()},
                       {"pipeline_device_s", loadtest::seconds(report.pipelines.span_ns)},
                       {"kv_bytes_exchanged", report.kv_bytes_exchanged}};
   json::array changes;

@@ -9,6 +9,7 @@
 
 #include "base/replica_id.h"
 #include "base/units.h"
+#include "contract/device_use.h"
 #include "contract/form.h"
 #include "contract/morph.h"
 
@@ -64,6 +65,7 @@ struct GroupStatus {
   std::vector<ReplicaId> replicas;
   std::optional<GroupBy> by;  // nothing: a replica alone
   std::optional<Form> form;   // what its devices hold, if replicas can be grouped
+  DeviceUse use;              // by its steps; told to operators only
 };
 
 // A replica whose devices failed.

@@ -25,6 +25,7 @@ Observation sum_of(std::span<const Observation> replicas) {
     sum.released_total += one.released_total;
     sum.step_tokens += one.step_tokens;
     sum.expected_wait_ns = std::min(sum.expected_wait_ns, one.expected_wait_ns);
+    sum.devices += one.devices;
   }
   return sum;
 }

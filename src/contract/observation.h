@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <span>
 
+#include "contract/device_use.h"
+
 namespace protean {
 
 // The state of a replica after a step. Fields named *_total only grow.
@@ -27,6 +29,7 @@ struct Observation {
   // Predicted queue time of a request that arrived now; 0 without a queue. A tenth of a second old
   // at most while events come.
   std::int64_t expected_wait_ns = 0;
+  DeviceUse devices;  // nothing is counted for a device alone
 };
 
 // Returns the state of several replicas together; a new request waits in the quickest of them. A

@@ -68,6 +68,12 @@ void Engine::begin(TimeNs now_ns) {
   }
 }
 
+Observation Engine::observe() const {
+  Observation now = scheduler_.observe();
+  now.devices = executor_.use();
+  return now;
+}
+
 // Does all that follows from an event, and sends its outputs.
 void Engine::settle() {
   expire();
@@ -77,7 +83,7 @@ void Engine::settle() {
   start_steps();  // before the outputs are sent, so that the executor does not wait for them
   batch_.at_ns = now_ns_;
   batch_.replica = replica_;
-  batch_.observation = scheduler_.observe();
+  batch_.observation = observe();
   batch_.observation.expected_wait_ns = expected_wait_ns();
   if (steering_) {
     steering_->observe(batch_.observation);

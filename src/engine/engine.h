@@ -162,7 +162,7 @@ class Engine {
   int block_tokens() const { return block_tokens_; }
 
   bool idle() const { return live_.empty() && started_.empty(); }
-  Observation observe() const { return scheduler_.observe(); }
+  Observation observe() const;
 
  private:
   struct StartedStep {

@@ -35,6 +35,8 @@ MorphRun::MorphRun(const MorphConfig& config, Executor& executor, Scheduler& sch
   const PageBudget& budget = config.bounds.budget;
   pages_free_ = budget.pages - form_pages(config.bounds.spec, config.start, budget.page_bytes);
   pages_available_ = pages_free_;
+  // Gives tag 0 to full precision, which all replicas and groups of a fleet share.
+  ledger_.tag_of(config.bounds.full);
   scheduler_.set_precision_tag(ledger_.tag_of(committed_));
 }
 

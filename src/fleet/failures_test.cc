@@ -392,7 +392,10 @@ TEST(Failures, MembersFailAtRandomMoments) {
       } else if (dice < 9) {
         (void)scene.want(wishes[static_cast<std::size_t>(below(static_cast<int>(wishes.size())))],
                          below(3) == 0 ? GroupBy::kLayers : GroupBy::kShards);
-      } else if (dice < 40) {
+      } else if (dice < 13) {
+        (void)scene.fleet->migrate(ReplicaId{below(options.replicas)},
+                                   ReplicaId{below(options.replicas)}, 2, scene.now_ns);
+      } else if (dice < 44) {
         const bool fails = no_pages > 0 && below(12) == 0;
         scene.ready(0,
                     fails ? std::optional(Error{ErrorCode::kExhausted, "no page"}) : std::nullopt);

@@ -222,12 +222,18 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
   }
   batch.outputs.emplace_back(WishAnswered{
       want.wish_id,
-      make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value,
-                 changes          ? "is being grouped or parted: ask again when that has ended"
-                 : station.parked ? "serves in a group: ask for a form of the group's first replica"
-                                  : "is out of service: start the server again")});
+      make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value, why_not(replica))});
   batch.observation = at(replica).observe();
   sink_.emit(std::move(batch));
+}
+
+// Returns why an operator cannot ask something of a replica that does not serve, or that changes.
+std::string Fleet::why_not(ReplicaId replica) const {
+  if (grouping_.changes(replica)) {
+    return "is being grouped or parted: ask again when that has ended";
+  }
+  return stations_[index_of(replica)].parked ? "serves in a group: name the group's first replica"
+                                             : "is out of service: start the server again";
 }
 
 // A parked engine is told when it serves again (SteeringState::packing).

@@ -48,7 +48,7 @@ struct Member {
 // one, else one of them refuses it. A request that waits in one replica moves to another
 // that has room for it and is predicted to give its first token sooner. A request that decodes
 // moves with its KV if an operator asks for it, or if the policy finds its replica short of KV and
-// another one not; neither may be in a group. Outputs of one request are in order, and every
+// another one not; either may be a group. Outputs of one request are in order, and every
 // Accepted is followed by exactly one Finished, whichever replicas the request was in (invariant
 // 7). Replicas can become one group and part again while requests go on (Regrouping); a group
 // serves under the id of its first replica.
@@ -244,7 +244,8 @@ class Fleet : private TokenSink {
   void tick(TimeNs now_ns);
   std::optional<std::size_t> least_loaded_without_queue() const;
   void spread_queue(TimeNs now_ns);
-  bool serves_alone(ReplicaId replica) const;
+  bool may_migrate(ReplicaId replica) const;
+  std::string why_not(ReplicaId replica) const;
   bool begin_migrations(TimeNs now_ns);
   bool begin_migration(const ToMigrate& next, TimeNs now_ns);
   void balance(TimeNs now_ns);

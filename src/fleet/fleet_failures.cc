@@ -131,8 +131,10 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   if (!station.failure.empty()) {
     return;
   }
-  forget_migrations(replica, now_ns);
   const std::vector<ReplicaId> engines = grouping_.engines_of(replica);
+  for (const ReplicaId engine : engines) {
+    forget_migrations(engine, now_ns);
+  }
   station.failure = why;
   station.executor->own().give_up();
   for (const ReplicaId engine : engines) {
@@ -150,6 +152,7 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   grouping_.fail(replica, why, now_ns);
 }
 
+// Devices that the replica's engine depends on have failed.
 void Fleet::forget_migrations(ReplicaId replica, TimeNs now_ns) {
   for (auto next = moves_.running.begin(); next != moves_.running.end();) {
     Migration& migration = next->second;

@@ -43,11 +43,8 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
                       from.value, to.value);
   }
   for (const ReplicaId replica : {from, to}) {
-    if (!serves_alone(replica)) {
-      return make_error(ErrorCode::kUnavailable,
-                        "replica {} is in a group, about to be, or out of service: requests move "
-                        "between replicas that serve alone",
-                        replica.value);
+    if (!may_migrate(replica)) {
+      return make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value, why_not(replica));
     }
   }
   const auto moves = [this](RequestId request) {
@@ -69,9 +66,8 @@ Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs no
   return chosen;
 }
 
-bool Fleet::serves_alone(ReplicaId replica) const {
-  return !grouping_.changes(replica) && !grouping_.is_group(replica) &&
-         in_service(index_of(replica));
+bool Fleet::may_migrate(ReplicaId replica) const {
+  return !grouping_.changes(replica) && in_service(index_of(replica));
 }
 
 // Begins the migrations that wait, as far as few move to the same replica. Returns false if the
@@ -88,8 +84,7 @@ bool Fleet::begin_migrations(TimeNs now_ns) {
       continue;
     }
     moves_.queued.erase(moves_.queued.begin() + static_cast<std::ptrdiff_t>(i));
-    last_goes_on =
-        serves_alone(next.from) && serves_alone(next.to) && begin_migration(next, now_ns);
+    last_goes_on = may_migrate(next.from) && may_migrate(next.to) && begin_migration(next, now_ns);
   }
   return last_goes_on;
 }
@@ -108,8 +103,8 @@ bool Fleet::begin_migration(const ToMigrate& next, TimeNs now_ns) {
   return goes_on;
 }
 
-// Lets replicas that run short of KV give requests to others, each one at a time. Loads change by
-// events only, so no clock is needed.
+// Lets replicas and groups that run short of KV give requests to others, each one at a time. Loads
+// change by events only, so no clock is needed.
 void Fleet::balance(TimeNs now_ns) {
   if (dispatch_.migrate == MigratePolicy::kOff || exchange_ == nullptr) {
     return;
@@ -118,11 +113,12 @@ void Fleet::balance(TimeNs now_ns) {
   std::vector<std::size_t> replicas;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
-    if (serves_alone(replica) && !migrates(replica)) {
+    if (may_migrate(replica) && !migrates(replica)) {
       const Observation& load = seen_[i];
-      candidates.push_back(
-          {.freeness = freeness(load),
-           .has_place = load.running + load.waiting < stations_[i].engine->limits().max_num_seqs});
+      const bool has_place =
+          load.running + load.waiting < stations_[i].engine->limits().max_num_seqs;
+      const bool closing = scales() && is_closing(candidate_of(i));
+      candidates.push_back({.freeness = freeness(load), .has_place = has_place && !closing});
       replicas.push_back(i);
     }
   }

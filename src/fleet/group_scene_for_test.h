@@ -95,6 +95,7 @@ struct GroupScene {
     int steps_at_once = 1;
     ScalePolicy scale = ScalePolicy::kOff;
     DropPolicy drop = DropPolicy::kOff;
+    MigratePolicy migrate = MigratePolicy::kOff;
     StepCost step_cost = {};
     TimeNs device_timeout_ns = 0;
   };
@@ -113,7 +114,8 @@ struct GroupScene {
                          options.device_timeout_ns});
     }
     const auto wide = [options, this](const Form& group) { return engine_of(options, group); };
-    fleet = std::make_unique<Fleet>(Dispatch{RouterPolicy::kLeastLoaded}, members, sink, nullptr,
+    fleet = std::make_unique<Fleet>(Dispatch{RouterPolicy::kLeastLoaded, options.migrate}, members,
+                                    sink, &devices,
                                     GroupConfig{.devices = &devices,
                                                 .spec = group_spec(),
                                                 .budget = budget,
@@ -127,7 +129,10 @@ struct GroupScene {
     EngineConfig config = group_engine(of, budget, options.morphs);
     config.step_cost = options.step_cost;
     if (config.morph) {
-      config.morph->bounds.ladder.push_back(Precision::kBf16);
+      FormBounds& bounds = config.morph->bounds;
+      bounds.full.layer_precision = form.layer_precision;  // of all replicas and groups
+      bounds.full.embeddings = form.embeddings;
+      bounds.ladder.push_back(Precision::kBf16);
     }
     return config;
   }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "control/plan_regroup.h"
 #include "cost/pages.h"
 #include "fleet/fleet.h"
+#include "fleet/grouped_work_for_test.h"
 #include "fleet/token_kv_for_test.h"
 
 // Devices for tests of groups. They work only when the test lets them, count their pages, and hold
@@ -24,29 +26,8 @@
 namespace protean {
 
 // The devices of all replicas. A replica's queue holds what it or its group does next.
-class GroupedDevices : public DeviceGroups {
+class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWork {
  public:
-  struct Commit {
-    MorphId id;
-  };
-  struct Joint {
-    std::vector<StepPlan> plans;
-    std::vector<ReplicaId> homes;
-  };
-  struct Keep {
-    std::vector<std::vector<BlockId>> live;
-  };
-  enum class Turn { kJoin, kUnify, kDivide, kPart };
-  struct Change {
-    Turn turn = Turn::kJoin;
-    std::vector<ReplicaId> replicas;
-  };
-  // A step that was given up, of which some devices may still tell nonsense.
-  struct Lost {
-    std::vector<std::pair<ReplicaId, StepId>> plans;
-  };
-  using Work = std::variant<StepPlan, Joint, Commit, Keep, std::vector<BlockMove>, Change, Lost>;
-
   class ReplicaExecutor : public Executor {
    public:
     ReplicaExecutor(GroupedDevices& devices, ReplicaId replica)
@@ -95,6 +76,9 @@ class GroupedDevices : public DeviceGroups {
   }
   void keep(ReplicaId group, std::vector<std::vector<BlockId>> live) override {
     queue(group).push_back(Keep{std::move(live)});
+  }
+  void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override {
+    queue(to).push_back(CopyIn{id, from, std::move(blocks)});
   }
 
   Executor& executor(std::size_t replica) { return *executors_[replica]; }
@@ -156,24 +140,6 @@ class GroupedDevices : public DeviceGroups {
   std::vector<std::string> log;
 
  private:
-  struct Home {
-    TokenKv kv;
-    Form form;
-  };
-  struct Prepared {
-    ReplicaId replica;
-    MorphStep step;
-    std::set<ReplicaId> devices;  // that it concerns
-    bool ready = false;
-  };
-  struct Group {
-    std::vector<ReplicaId> homes;
-    std::vector<Home> parts;  // of unified homes, for their forms
-    Form form;
-    bool unified = false;
-    std::vector<std::vector<BlockId>> live;
-  };
-
   // Returns the homes of the group that there is once the queued changes are done.
   std::vector<ReplicaId> joined_homes(ReplicaId first) {
     for (auto work = queue(first).rbegin(); work != queue(first).rend(); ++work) {
@@ -253,6 +219,7 @@ class GroupedDevices : public DeviceGroups {
   // Steps of all that compute with the replica are lost, and so is their KV.
   void give_up(ReplicaId replica) {
     given_up_.insert(replica);
+    call_off_copies(computing_with(replica));
     for (const ReplicaId one : computing_with(replica)) {
       for (Work& work : queue(one)) {
         Lost lost;
@@ -283,6 +250,19 @@ class GroupedDevices : public DeviceGroups {
     }
   }
 
+  // Copies from or to these replicas do not take place any more.
+  void call_off_copies(const std::set<ReplicaId>& failed) {
+    for (std::size_t to = 0; to < queues_.size(); ++to) {
+      for (Work& work : queues_[to]) {
+        const auto* copy = std::get_if<CopyIn>(&work);
+        if (copy != nullptr && (failed.contains(ReplicaId{static_cast<std::int32_t>(to)}) ||
+                                failed.contains(copy->from))) {
+          work = Lost();
+        }
+      }
+    }
+  }
+
   void push_change(ReplicaId first, Turn turn, std::vector<ReplicaId> replicas = {}) {
     for (const auto& [id, prepared] : prepared_) {
       EXPECT_NE(prepared.replica, first) << "a morph step is pending";
@@ -291,6 +271,11 @@ class GroupedDevices : public DeviceGroups {
       for (const Work& work : queue(replica)) {
         EXPECT_TRUE(!std::holds_alternative<StepPlan>(work) && !std::holds_alternative<Joint>(work))
             << "a step is in flight";
+        EXPECT_FALSE(std::holds_alternative<CopyIn>(work)) << "KV is on its way here";
+      }
+      for (const Work& work : std::views::join(queues_)) {
+        const auto* copy = std::get_if<CopyIn>(&work);
+        EXPECT_TRUE(copy == nullptr || copy->from != replica) << "KV is on its way from here";
       }
     }
     queue(first).push_back(Change{turn, std::move(replicas)});
@@ -379,6 +364,19 @@ class GroupedDevices : public DeviceGroups {
     for (const BlockMove& move : moves) {
       homes_.at(replica).kv.move(move);
     }
+  }
+  void run(ReplicaId to, const CopyIn& copy) {
+    EXPECT_TRUE(!joined_.contains(to) || group(to).unified);
+    for (const Work& work : queue(copy.from)) {
+      const auto* change = std::get_if<Change>(&work);
+      EXPECT_TRUE(change == nullptr || change->turn == Turn::kPart) << "blocks get other ids";
+    }
+    for (const BlockMove& move : copy.blocks) {
+      for (int layer = 0; layer < kGroupLayers; ++layer) {
+        homes_.at(to).kv.at(layer, move.to) = homes_.at(copy.from).kv.at(layer, move.from);
+      }
+    }
+    events_.emplace_back(to, BlocksCopied{copy.id});
   }
   void run(ReplicaId replica, const Commit& commit) {
     const Prepared prepared = prepared_.at(commit.id);

@@ -75,9 +75,9 @@ struct Group {
 //     engines go on with joint steps. HoldShards steps are prepared in the background and committed
 //     between joint steps. When attention has one copy, the steps end; unify(); the requests of all
 //     engines go to one new engine, under the first replica's id.
-//   apart: the group's engine goes back to the form with which it began; its steps end; each
-//     request gets a home and its blocks are moved there; divide(). The engines go on with joint
-//     steps; HoldShards steps fetch what they lack; the steps end; part().
+//   apart: the group's engine goes back to the form with which it began, and no KV migrates; its
+//     steps end; each request gets a home and its blocks are moved there; divide(). The engines go
+//     on with joint steps; HoldShards steps fetch what they lack; the steps end; part().
 //
 // A step that fails turns the direction once, and is tried again later after that. Single-threaded;
 // all that it refers to must outlive it.

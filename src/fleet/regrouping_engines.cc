@@ -69,6 +69,10 @@ void Regrouping::shrink() {
   wide().hold_form(true);
   wide().promise_kv(group_.home.kv.blocks, group_.wide.kv.blocks);
   if (at_home_form()) {
+    if (wide().exchanges_kv()) {
+      wait_.reason = "the group is still moving requests to or from another replica";
+      return;
+    }
     wide().hold_steps();
     stage_ = Stage::kDividing;
     return;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "contract/device_use.h"
 #include "contract/morph.h"
 #include "contract/step.h"
 
@@ -31,6 +32,9 @@ class Executor {
   virtual void abort(MorphId id) = 0;
   // Copies blocks between two steps. The next step waits for it, so callers move few at a time.
   virtual void move_blocks(std::vector<BlockMove> moves) = 0;
+
+  // Returns how steps have used its devices, or those of the group that it leads.
+  virtual DeviceUse use() const { return {}; }
 
   // Returns true if one of its devices computes or copies now, rather than waiting for devices of
   // other executors: if nothing has ended for long, it is the one that hangs.

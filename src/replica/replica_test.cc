@@ -167,6 +167,8 @@ TEST_F(ReplicasTest, RequestsMoveBetweenGroupsOfDevices) {
     FleetLoad one(options_for({.tensor = tensor, .pipeline = pipeline}), *this);
     one.run(two.answers.size(), 16);
     expect_same(two.answers, one.answers);
+    EXPECT_GT(one.observed.at(ReplicaId{0}).devices.span_ns, 0);
+    EXPECT_GT(one.observed.at(ReplicaId{0}).devices.busy_ns, 0);
   }
 }
 

@@ -294,8 +294,9 @@ class Scheduler {
     std::vector<BlockId> lent;  // once for each loan
     std::vector<RequestId> paused;
     std::int64_t kept_places = 0;  // places kept for sequences to be adopted
-    // Blocks that move within this scheduler are copied before this step, so their content is not
-    // in place until it is complete.
+    // Blocks that move within this scheduler are copied before this step, and devices whose homes
+    // become one find them by their new ids from this step on. So their content is not in place
+    // until it is complete.
     std::uint64_t moved_before_step = 0;
   };
 

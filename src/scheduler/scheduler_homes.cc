@@ -57,6 +57,7 @@ void Scheduler::absorb(SchedulerState state) {
   last_step_ = std::max(last_step_, state.last_step);
   hit_share_ = state.hit_share;
   totals_ = state.totals.value_or(totals_);
+  exchange_.moved_before_step = last_step_ + 1;
   const auto stands_for = absorb_cached(state);
   for (std::unique_ptr<Sequence>& sequence : state.running) {
     sequence->precision_tag = precision_tag_;

@@ -72,7 +72,7 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
   } else {
     check(std::ssize(blocks) == blocks_for(adopted.computed), "all KV of the sequence has arrived");
     adopted.blocks = std::move(blocks);
-    // Tag 0 is the form at the start, which all replicas share. Other tags are of one replica.
+    // Tag 0 is full precision, for all replicas and groups. Other tags are of one engine.
     adopted.cacheable = config_.prefix_caching && adopted.cacheable && adopted.precision_tag == 0 &&
                         precision_tag_ == 0;
     adopted.precision_tag = precision_tag_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "contract/device_use.h"
 #include "contract/holding.h"
 #include "cost/group_cost.h"
 #include "cost/step_work.h"
@@ -21,17 +22,6 @@ struct HomesStretch {
 // Returns the way of a step through a form whose devices belong to homes. A home's rows are
 // computed by the copy on its own devices, else by the first copy.
 std::vector<HomesStretch> way_of(std::vector<Stretch> stretches, std::span<const Copy> homes);
-
-// How long devices of pipelines were in use.
-struct PipelineUse {
-  TimeNs busy_ns = 0;  // summed over devices
-  TimeNs span_ns = 0;  // time with a step in flight, times the number of devices
-
-  // The share of the span in which devices waited.
-  double bubbles() const {
-    return span_ns > 0 ? 1 - static_cast<double>(busy_ns) / static_cast<double>(span_ns) : 0;
-  }
-};
 
 // When the devices of a group are busy. Steps pass through their stretches in the order in which
 // they are started, so a device computes one step after the other.
@@ -55,11 +45,12 @@ class DeviceTimeline {
 
   TimeNs all_free_ns() const;
   const std::vector<TimeNs>& free_ns() const { return free_ns_; }
-  const PipelineUse& pipeline() const { return pipeline_; }
+  // Counts the steps of pipelines; elsewhere no modelled device waits for another one.
+  const DeviceUse& pipeline() const { return pipeline_; }
 
  private:
   std::vector<TimeNs> free_ns_;  // when each device has done all that was started
-  PipelineUse pipeline_;
+  DeviceUse pipeline_;
   TimeNs counted_until_ns_ = 0;  // the span up to here is counted
 };
 

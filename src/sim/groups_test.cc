@@ -133,6 +133,21 @@ TEST(GroupsSimulation, LongRequestsGoToTheWidestGroup) {
   }
 }
 
+TEST(GroupsSimulation, RequestsMoveBetweenGroupsAndReplicas) {
+  SimulationConfig config = grouped_config({.replicas = 6});
+  config.wishes = {
+      {0, GroupWish{.groups = {{ReplicaId{0}, ReplicaId{1}}}}},
+      {0, GroupWish{.groups = {{ReplicaId{2}, ReplicaId{3}}}, .by = GroupBy::kLayers}}};
+  config.migration_probability = 0.5;
+  const std::vector<TraceRequest> trace = poisson(400, 15, 30, 30);
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_EQ(report.groups->together_total, 2);
+  EXPECT_GT(report.final.adopted_with_kv_total, 20);
+  EXPECT_GT(report.replicas[0].adopted_with_kv_total, 0);
+  EXPECT_GT(report.replicas[2].adopted_with_kv_total, 0);
+}
+
 // Under a burst that needs more KV than the replicas have, layers are dropped, and fetched back
 // after it. Requests start sooner than without.
 TEST(GroupsSimulation, LayersAreDroppedUnderABurstAndRestored) {

@@ -41,9 +41,17 @@ Copy devices_from(int first, std::size_t count) {
   return devices;
 }
 
-void add(PipelineUse& sum, const PipelineUse& more) {
-  sum.busy_ns += more.busy_ns;
-  sum.span_ns += more.span_ns;
+// Returns the share of the KV of all layers that one device has at most.
+double largest_kv_share(const Form& form) {
+  std::int64_t most = 0;
+  for (const Holding& holding : form.group) {
+    const std::int64_t held = std::accumulate(
+        holding.layers.begin(), holding.layers.end(), std::int64_t{0},
+        [](std::int64_t sum, const Holding::Layer& layer) { return sum + layer.attention.count; });
+    most = std::max(most, held);
+  }
+  return static_cast<double>(most) /
+         static_cast<double>(form.shards * std::ssize(form.layer_precision));
 }
 
 }  // namespace
@@ -80,6 +88,7 @@ class SimulatedDevices::ReplicaExecutor final : public Executor {
     Group& group = devices_.top(replica_);
     group.timeline.meet(devices_.world_.now_ns, group.model->moving_ns(moves.size()));
   }
+  DeviceUse use() const override { return devices_.top(replica_).timeline.pipeline(); }
 
  private:
   SimulatedDevices& devices_;
@@ -200,7 +209,7 @@ void SimulatedDevices::part(ReplicaId replica) {
           "each home parts with what it came with");
     top(home).timeline.meet(free_ns, 0);
   }
-  add(ended_pipelines_, group->timeline.pipeline());
+  ended_pipelines_ += group->timeline.pipeline();
 }
 
 void SimulatedDevices::start(ReplicaId group, std::vector<StepPlan> plans) {
@@ -215,9 +224,11 @@ void SimulatedDevices::keep(ReplicaId group, std::vector<std::vector<BlockId>> l
   }
 }
 
+// The devices that receive copy at the same time, each what it holds of the blocks.
 void SimulatedDevices::copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) {
-  const double us = times_.block_copy_us * static_cast<double>(blocks.size());
   Group& group = top(to);
+  const double share = group.model ? largest_kv_share(group.model->form()) : 1;
+  const double us = times_.block_copy_us * share * static_cast<double>(blocks.size());
   const TimeNs begin_ns = std::max(world_.now_ns, group.timeline.all_free_ns());
   const TimeNs end_ns = links_.take(group.links, begin_ns, ns_of(us));
   group.timeline.meet(begin_ns, end_ns - begin_ns);
@@ -385,11 +396,11 @@ Event SimulatedDevices::take_copied() {
           ReplicaId{static_cast<std::int32_t>(replica)}};
 }
 
-PipelineUse SimulatedDevices::pipelines() const {
-  PipelineUse sum = ended_pipelines_;
+DeviceUse SimulatedDevices::pipelines() const {
+  DeviceUse sum = ended_pipelines_;
   for (const auto& groups : groups_) {
     for (const auto& group : groups) {
-      add(sum, group->timeline.pipeline());
+      sum += group->timeline.pipeline();
     }
   }
   return sum;

@@ -10,6 +10,7 @@
 #include "base/ids.h"
 #include "base/replica_id.h"
 #include "base/units.h"
+#include "contract/device_use.h"
 #include "contract/form.h"
 #include "contract/model_spec.h"
 #include "cost/group_cost.h"
@@ -28,7 +29,7 @@ namespace protean {
 struct DeviceTimes {
   GroupCost cost;
   MorphCost morph;
-  double block_copy_us = 100;    // to copy one KV block to another replica
+  double block_copy_us = 100;    // to copy one KV block of all layers to another replica
   StepPrecision step_precision;  // if the form never changes
 };
 
@@ -70,7 +71,7 @@ class SimulatedDevices final : public DeviceGroups, public KvExchange {
   Event take_copied();
 
   // Returns the use of all pipelines so far.
-  PipelineUse pipelines() const;
+  DeviceUse pipelines() const;
   std::int64_t kv_bytes_exchanged() const { return kv_bytes_exchanged_; }
 
  private:
@@ -98,7 +99,7 @@ class SimulatedDevices final : public DeviceGroups, public KvExchange {
   std::vector<std::vector<std::unique_ptr<Group>>> groups_;
   std::vector<std::unique_ptr<ReplicaExecutor>> executors_;
   std::unordered_map<RequestId, int> computed_;  // tokens whose KV was computed, if KV is swapped
-  PipelineUse ended_pipelines_;
+  DeviceUse ended_pipelines_;
   std::int64_t kv_bytes_exchanged_ = 0;
 };
 

@@ -93,7 +93,7 @@ struct SimulationReport {
   std::vector<FormAt> forms;
   std::shared_ptr<const GroupsStatus> groups;     // after the last change; null: no groups may form
   std::vector<RegroupRecord> changes;             // changes of groups, ordered by end
-  PipelineUse pipelines;                          // use of replicas and groups with several stages
+  DeviceUse pipelines;                            // use of replicas and groups with several stages
   std::vector<ReplicasWantedAt> replicas_wanted;  // the first one at the first event
   std::int64_t kv_bytes_exchanged = 0;            // KV moved while groups formed and split
   std::vector<RefusedRequest> refusals;

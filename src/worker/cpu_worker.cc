@@ -249,14 +249,26 @@ void CpuWorker::start(std::vector<StepPlan> plans) {
   check(std::ssize(plans) == group().formation.home_count(), "a step has a plan for each home");
   const std::lock_guard lock(order_);
   const auto homes = std::make_shared<const std::vector<CpuWorker*>>(group().homes);
+  const std::shared_ptr<UseMeter> meter = group().meter;
   const GroupStep step{++number_, std::make_shared<const std::vector<StepPlan>>(std::move(plans)),
-                       [homes](HomeResult result) {
+                       [homes, meter](HomeResult result) {
+                         if (meter) {
+                           meter->step_ends(UseMeter::now_ns());
+                         }
                          const auto home = static_cast<std::size_t>(result.home);
                          (*homes)[home]->done_(std::move(result.result));
-                       }};
+                       },
+                       meter};
+  if (meter) {
+    meter->step_begins(UseMeter::now_ns());
+  }
   for (DeviceWorker* const device : group().devices) {
     device->push(step);
   }
+}
+
+DeviceUse CpuWorker::use() const {
+  return group().meter ? group().meter->use() : DeviceUse();
 }
 
 WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
@@ -404,21 +416,6 @@ void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   const std::lock_guard lock(order_);
   for (DeviceWorker* const device : group().devices) {
     device->push(moves);
-  }
-}
-
-void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
-                            std::function<void()> done) {
-  check(source.group().devices.size() == group().devices.size(), "equal groups copy KV");
-  const auto left = std::make_shared<std::atomic<std::size_t>>(group().devices.size());
-  const auto one_done = [left, done = std::move(done)] {
-    if (left->fetch_sub(1) == 1) {
-      done();
-    }
-  };
-  const std::lock_guard lock(order_);
-  for (std::size_t device = 0; device < group().devices.size(); ++device) {
-    group().devices[device]->push(KvCopy{source.group().devices[device], moves, one_done});
   }
 }
 

@@ -63,6 +63,7 @@ class CpuWorker : public Executor {
   void commit(MorphId id) override;
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
+  DeviceUse use() const override;
   bool holds_up() const override;
   bool awaits_turn() const override;
   std::optional<std::uint64_t> pieces_prepared() const override;
@@ -71,9 +72,11 @@ class CpuWorker : public Executor {
   // No request of the replica needs the devices of its group until the next step is started.
   void rest();
 
-  // Copies KV blocks of a worker with an equal group into this one's, after the steps started so
-  // far and before any later one; then calls `done` on a device's thread. The source's blocks must
-  // not change until then, and this worker must be stopped before the source is destroyed.
+  // Copies KV blocks of another worker into this one's, after the steps started so far and before
+  // any later one; then calls `done` on a device's thread. Each worker stands alone or leads a
+  // unified group, which has computed a step since it was unified. The source's blocks and what its
+  // devices hold must not change until `done`, and this worker must be stopped before the source is
+  // destroyed.
   void copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
                    std::function<void()> done);
 
@@ -127,7 +130,8 @@ class CpuWorker : public Executor {
     // Before unify(); empty if the homes were not unified.
     std::vector<CpuWorker*> apart;
     std::vector<Copy> homes_apart;
-    std::int64_t least_kv_blocks = 0;  // of unified homes
+    std::int64_t least_kv_blocks = 0;      // of unified homes
+    std::shared_ptr<UseMeter> meter;  // while several devices serve as one
   };
   Group& group() { return groups_.back(); }
   const Group& group() const { return groups_.back(); }

@@ -1,11 +1,13 @@
 // How workers join and part (ports/device_groups.h).
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "worker/cpu_worker.h"
+#include "worker/kv_move.h"
 
 namespace protean {
 namespace {
@@ -15,6 +17,12 @@ Copy indices(std::size_t first, std::size_t count) {
   Copy all(count);
   std::iota(all.begin(), all.end(), static_cast<int>(first));
   return all;
+}
+
+// Returns null for a device alone, which waits for no other.
+std::shared_ptr<UseMeter> meter_of(const std::vector<DeviceWorker*>& devices) {
+  return devices.size() > 1 ? std::make_shared<UseMeter>(static_cast<int>(devices.size()))
+                            : nullptr;
 }
 
 }  // namespace
@@ -27,6 +35,7 @@ void CpuWorker::stand_alone(Form form) {
     own.devices.push_back(devices_[device].get());
     own.formation.devices.push_back(first_device_ + static_cast<int>(device));
   }
+  own.meter = meter_of(own.devices);
   groups_ = {std::move(own)};
 }
 
@@ -47,6 +56,7 @@ void CpuWorker::join(const std::vector<CpuWorker*>& others) {
   joined.homes = {this};
   joined.apart = {};
   joined.least_kv_blocks = 0;
+  joined.meter = nullptr;
   Formation& formation = joined.formation;
   for (CpuWorker* const other : others) {
     const Group& added = other->group();
@@ -79,6 +89,7 @@ void CpuWorker::unify() {
   joined.homes_apart = std::exchange(after.homes, {indices(0, joined.devices.size())});
   joined.apart = std::exchange(joined.homes, {this});
   joined.least_kv_blocks = after.form.kv.blocks;
+  joined.meter = meter_of(joined.devices);
   change({.after = std::move(after),
           .kv = GroupChange::Kv::kUnifies,
           .homes_before = static_cast<int>(joined.apart.size())});
@@ -94,6 +105,7 @@ void CpuWorker::divide() {
   after.homes = std::exchange(joined.homes_apart, {});
   joined.homes = std::exchange(joined.apart, {});
   joined.least_kv_blocks = 0;
+  joined.meter = nullptr;
   change({.after = std::move(after), .kv = GroupChange::Kv::kDivides});
 }
 
@@ -142,6 +154,43 @@ void CpuWorker::commit_hold(MorphId id, const HoldShards& step) {
   Formation after = group().formation;
   after.form = protean::after(std::move(after.form), step);
   change({.after = std::move(after), .hold = std::move(hold)});
+}
+
+// Each device copies the heads of its shards from the devices that have them there.
+void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
+                            std::function<void()> done) {
+  const Group& from = source.group();
+  const Group& to = group();
+  check(from.formation.home_count() == 1 && to.formation.home_count() == 1,
+        "KV is copied between what serves as one");
+  std::vector<std::shared_ptr<const KvLayout>> layouts;
+  for (DeviceWorker* const device : from.devices) {
+    layouts.push_back(std::make_shared<const KvLayout>(device->rank().kv().layout()));
+  }
+  KvCopy copy{.sources = {}, .moves = moves, .groups = {}, .done = {}};
+  if (fabric_ != nullptr && fabric_ == source.fabric_) {  // else failed groups serve no more
+    copy.groups = to.formation.devices;
+    copy.groups.insert(copy.groups.end(), from.formation.devices.begin(),
+                       from.formation.devices.end());
+  }
+  const auto left = std::make_shared<std::atomic<std::size_t>>(to.devices.size());
+  copy.done = [left, done = std::move(done)] {
+    if (left->fetch_sub(1) == 1) {
+      done();
+    }
+  };
+  const std::lock_guard lock(order_);
+  for (std::size_t device = 0; device < to.devices.size(); ++device) {
+    copy.sources.clear();
+    for (std::size_t other = 0; other < from.devices.size(); ++other) {
+      std::vector<SharedHeads> heads = shared_heads(
+          from.formation.form.group[other], to.formation.form.group[device], kv_heads_of_shard_);
+      if (!heads.empty()) {
+        copy.sources.push_back({from.devices[other], layouts[other], std::move(heads)});
+      }
+    }
+    to.devices[device]->push(copy);
+  }
 }
 
 // Gives all devices of the group a change, under the lock.

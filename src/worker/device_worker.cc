@@ -285,6 +285,12 @@ void DeviceWorker::run_entries() {
 }
 
 void DeviceWorker::run(const GroupStep& step) {
+  const auto now_without_waits_ns = [this] {
+    Fabric* const fabric = place_.fabric;
+    return UseMeter::now_ns() -
+           (fabric == nullptr ? 0 : fabric->progress().waited_ns(place_.on_fabric));
+  };
+  const TimeNs begun_ns = now_without_waits_ns();
   background_.step_begins();
   if (turn_ != nullptr) {
     turn_->begin();
@@ -294,6 +300,9 @@ void DeviceWorker::run(const GroupStep& step) {
     turn_->end();
   }
   background_.step_ends();
+  if (step.meter) {
+    step.meter->computed(now_without_waits_ns() - begun_ns);
+  }
   for (HomeResult& result : results) {
     if (!given_up_ && sound()) {
       step.done(std::move(result));
@@ -349,13 +358,23 @@ void DeviceWorker::run(const PrepareResize& entry) {
 }
 
 void DeviceWorker::run(const std::vector<BlockMove>& moves) {
-  rank_->copy_blocks(*rank_, moves, given_up_);
+  const KvStore& kv = rank_->kv();
+  rank_->copy_blocks(kv.layout(), kv.own_heads(), moves, [this] { return given_up_.load(); });
 }
 
 void DeviceWorker::run(const KvCopy& copy) {
-  rank_->copy_blocks(copy.source->rank(), copy.moves, given_up_);
-  const bool sound_here = sound();
-  if (!given_up_ && copy.source->sound() && sound_here) {
+  const auto called_off = [&] {
+    return given_up_ || std::any_of(copy.groups.begin(), copy.groups.end(), [this](int device) {
+             return place_.fabric->progress().failed(device);
+           });
+  };
+  bool all_sound = true;
+  for (const KvCopy::Source& source : copy.sources) {
+    rank_->copy_blocks(*source.layout, source.heads, copy.moves, called_off);
+    all_sound = source.device->sound() && all_sound;
+  }
+  all_sound = sound() && all_sound;
+  if (all_sound && !called_off()) {
     copy.done();
   }
 }

@@ -21,6 +21,7 @@
 #include "worker/layer_swapper.h"
 #include "worker/paced_thread.h"
 #include "worker/rank.h"
+#include "worker/use_meter.h"
 
 namespace protean {
 
@@ -31,6 +32,7 @@ struct GroupStep {
   std::uint64_t number = 0;
   std::shared_ptr<const std::vector<StepPlan>> plans;
   std::function<void(HomeResult)> done;
+  std::shared_ptr<UseMeter> meter;  // null: the use of devices is not measured
 };
 
 // A GroupChange for the device with this index in the group.
@@ -40,10 +42,17 @@ struct DeviceChange {
 };
 class DeviceWorker;
 
-// Copies KV blocks of a device that holds the same, then calls `done` if both have lost no memory.
+// Copies KV blocks of devices of another group, then calls `done` if no device has lost memory.
 struct KvCopy {
-  DeviceWorker* source = nullptr;
+  struct Source {
+    DeviceWorker* device = nullptr;
+    std::shared_ptr<const KvLayout> layout;
+    std::vector<SharedHeads> heads;
+  };
+  std::vector<Source> sources;
   std::vector<BlockMove> moves;
+  // Devices of the fabric. Once one has failed, its group loses its KV, and the copy is called off.
+  std::vector<int> groups;
   std::function<void()> done;
 };
 

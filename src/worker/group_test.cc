@@ -344,6 +344,24 @@ TEST(Group, AFailureOnOneDeviceAbortsTheStepOnAll) {
   traffic.run(scene, 3);
 }
 
+// While the first stage computes the first step, the others have none.
+TEST(Group, MeasuresHowLongDevicesIdle) {
+  const ModelSpec spec = group_spec(false, false);
+  for (const GroupCase& group : groups()) {
+    GroupScene scene(spec, group, 4, {Precision::kBf16});
+    EXPECT_EQ(scene.worker().use().span_ns, 0);
+    Traffic traffic(spec.vocab);
+    traffic.run(scene, 12);
+    const DeviceUse use = scene.worker().use();
+    EXPECT_EQ(use.busy_ns > 0, group.division.devices() > 1) << group.name;
+    EXPECT_EQ(use.span_ns > 0, group.division.devices() > 1) << group.name;
+    if (group.division.stage_layers.size() > 1) {
+      EXPECT_GT(use.bubble_share(), 0) << group.name;
+      EXPECT_LT(use.bubble_share(), 1) << group.name;
+    }
+  }
+}
+
 // Steps of very different sizes in blocks of their own, all started before the first one is done.
 std::vector<float> answers_of_many_steps(GroupScene& scene) {
   constexpr std::uint64_t kSteps = 60;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <semaphore>
 #include <span>
 #include <string>
 #include <tuple>
@@ -49,6 +50,7 @@ inline ModelSpec join_spec() {
 // A sequence, its tokens so far and what was drawn with which log-probability.
 struct JoinTalk {
   std::uint64_t id = 0;
+  int replica = 0;  // where it began, or the first one of the group to which it moved
   std::vector<TokenId> tokens;
   int computed = 0;
   std::vector<BlockId> blocks;
@@ -131,6 +133,7 @@ class JoinScene {
     for (int i = 0; i < talks; ++i) {
       JoinTalk talk = talk_of(static_cast<std::uint64_t>(i), spec);
       const int of_home = i / replicas;
+      talk.replica = i % replicas;
       for (BlockId block = 0; block < 15; ++block) {
         talk.blocks.push_back(static_cast<BlockId>(of_home * 15) + block);
       }
@@ -303,6 +306,21 @@ class JoinScene {
     worker(group.leader).divide();
   }
 
+  // Moves a talk with its KV to another group, to blocks from `first` on.
+  void move(int talk, const Group& from, const Group& to, BlockId first) {
+    JoinTalk& moved = talks_[static_cast<std::size_t>(talk)];
+    ASSERT_EQ(home_of(from, moved), 0);
+    std::vector<BlockMove> moves;
+    for (BlockId& block : moved.blocks) {
+      moves.push_back({.from = block, .to = first + static_cast<BlockId>(std::ssize(moves))});
+      block = moves.back().to;
+    }
+    std::binary_semaphore copied(0);
+    worker(to.leader).copy_blocks(worker(from.leader), moves, [&] { copied.release(); });
+    copied.acquire();
+    moved.replica = to.members.front();
+  }
+
   std::vector<std::vector<float>> seen() const {
     std::vector<std::vector<float>> all;
     for (const JoinTalk& talk : talks_) {
@@ -354,8 +372,7 @@ class JoinScene {
   }
   // The home of a talk in a group; -1: it is in another group.
   int home_of(const Group& group, const JoinTalk& talk) const {
-    const int replica = static_cast<int>(talk.id) % replicas();
-    const auto at = std::find(group.members.begin(), group.members.end(), replica);
+    const auto at = std::find(group.members.begin(), group.members.end(), talk.replica);
     return at == group.members.end() ? -1
                                      : static_cast<int>((at - group.members.begin()) * group.homes /
                                                         std::ssize(group.members));

@@ -87,14 +87,18 @@ TEST_P(Join, HasTheBitsOfReplicasThatStandAlone) {
   JoinScene::Group& wide = fleet.groups.front();
   fleet.step();
   std::vector<HoldShards> back = drop(fleet, wide, by_layers);
+  EXPECT_EQ(fleet.worker(0).use().span_ns, 0) << "the replicas do not serve as one yet";
   fleet.unify(wide);
   fleet.step();
+  EXPECT_GT(fleet.worker(0).use().span_ns, 0);
+  EXPECT_GT(fleet.worker(0).use().busy_ns, 0);
   fleet.apply(wide, ResizeKv{wide.form.kv.blocks + 7});
   fleet.step();
   fleet.apply(wide, ResizeKv{wide.form.kv.blocks - 7});
   fleet.apply(wide, SwapComponent{1, Component::kMlp, Precision::kW8});
   fleet.apply(wide, SwapComponent{1, Component::kMlp, which.precision});
   fleet.divide(wide, replicas);
+  EXPECT_EQ(fleet.worker(0).use().span_ns, 0);
   fleet.step();
   for (const HoldShards& hold : back) {
     fleet.apply(wide, hold);
@@ -159,6 +163,42 @@ TEST(JoinOfWideReplicas, HasTheBitsOfReplicasThatStandAlone) {
     fleet.step();
   }
   EXPECT_EQ(fleet.seen(), alone(which, 4, 8));
+}
+
+// Sequences move with their KV between groups and replicas, whatever heads of which layers their
+// devices hold.
+TEST(MoveBetweenGroups, HasTheBitsOfReplicasThatStandAlone) {
+  for (const JoinCase& which :
+       {JoinCase{"bf16"}, JoinCase{"int8kv", Precision::kBf16, KvPrecision::kInt8}}) {
+    const auto expected = alone(which, 5, 5);
+    for (const bool first_by_layers : {false, true}) {
+      for (const bool second_by_layers : {false, true}) {
+        JoinScene fleet(which, 5, 5);
+        const std::vector<JoinScene::Group> narrow = fleet.groups;
+        fleet.step();
+        fleet.groups = {fleet.join({narrow[0], narrow[1]}), fleet.join({narrow[2], narrow[3]}),
+                        narrow[4]};
+        JoinScene::Group& first = fleet.groups[0];
+        JoinScene::Group& second = fleet.groups[1];
+        drop(fleet, first, first_by_layers);
+        drop(fleet, second, second_by_layers);
+        fleet.unify(first);
+        fleet.unify(second);
+        fleet.step();
+        fleet.move(0, first, second, 40);
+        fleet.move(2, second, first, 60);
+        fleet.step();
+        fleet.move(0, second, fleet.groups[2], 20);
+        fleet.move(4, fleet.groups[2], first, 40);
+        for (int i = 0; i < 60; ++i) {
+          fleet.step();
+        }
+        EXPECT_EQ(fleet.seen(), expected)
+            << which.name << (first_by_layers ? ", layers to " : ", shards to ")
+            << (second_by_layers ? "layers" : "shards");
+      }
+    }
+  }
 }
 
 // Goes forth and back by random steps of random kinds, and turns round at random places.

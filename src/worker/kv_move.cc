@@ -106,6 +106,24 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
   return move;
 }
 
+std::vector<SharedHeads> shared_heads(const Holding& source, const Holding& here,
+                                      int heads_of_shard) {
+  std::vector<SharedHeads> all;
+  for (std::size_t layer = 0; layer < here.layers.size(); ++layer) {
+    const ShardRun& from = source.layers[layer].attention;
+    const ShardRun& to = here.layers[layer].attention;
+    const int first = std::max(from.first, to.first);
+    const int end = std::min(from.end(), to.end());
+    if (first < end) {
+      all.push_back({.layer = static_cast<int>(layer),
+                     .from = (first - from.first) * heads_of_shard,
+                     .to = (first - to.first) * heads_of_shard,
+                     .count = (end - first) * heads_of_shard});
+    }
+  }
+  return all;
+}
+
 namespace {
 
 // Exchanges or copies the pieces of a slot of two homes, either of which may have a live block

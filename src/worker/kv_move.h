@@ -43,6 +43,10 @@ struct KvMove {
 // other's: from a copy for each home to one copy, or back, by shards or by layers.
 KvMove kv_move(const Formation& before, const Formation& after, int layer, int device);
 
+// Returns the heads of each layer that two devices of different groups hold.
+std::vector<SharedHeads> shared_heads(const Holding& source, const Holding& here,
+                                      int heads_of_shard);
+
 // The sides of a KvMove.
 struct KvMoveScene {
   int layer = 0;

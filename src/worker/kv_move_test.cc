@@ -69,6 +69,26 @@ TEST(KvMove, ADeviceThatHasFailedWritesToNoOther) {
       << "half of the slots, half of each";
 }
 
+TEST(KvMove, DevicesOfTwoGroupsShareTheHeadsThatBothHold) {
+  Holding here = whole_model(3, 4, DeviceId{0});
+  Holding source = whole_model(3, 4, DeviceId{1});
+  here.layers[0].attention = {0, 2};
+  source.layers[0].attention = {1, 1};
+  here.layers[1].attention = {2, 2};
+  source.layers[1].attention = {};
+  source.layers[2].attention = {2, 2};
+  const std::vector<SharedHeads> shared = shared_heads(source, here, 3);
+  ASSERT_EQ(shared.size(), 2U);
+  EXPECT_EQ(shared[0].layer, 0);
+  EXPECT_EQ(shared[0].from, 0);
+  EXPECT_EQ(shared[0].to, 3);
+  EXPECT_EQ(shared[0].count, 3);
+  EXPECT_EQ(shared[1].layer, 2);
+  EXPECT_EQ(shared[1].from, 0);
+  EXPECT_EQ(shared[1].to, 6);
+  EXPECT_EQ(shared[1].count, 6);
+}
+
 // The other device may have given back the pages of its array.
 TEST(KvMove, ADeviceThatHasFailedReadsFromNoOther) {
   KvMove move;

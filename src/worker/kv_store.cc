@@ -248,31 +248,31 @@ void KvStore::divide(int homes) {
   blocks_.store(each, std::memory_order_release);
 }
 
-void KvStore::copy(const KvStore& source, const BlockMove& move, std::int64_t part,
-                   std::int64_t parts) const {
-  check(move.from >= 0 && move.from < source.blocks() && move.to >= 0 && move.to < blocks() &&
-            (&source != this || move.from != move.to),
-        "a block moves to another");
-  const std::int64_t block_bytes = this->block_bytes();
-  check(source.block_bytes() == block_bytes && source.layers_.size() == layers_.size(),
-        "blocks are copied between equal arrays");
-  // A part is a range of the bytes of the block's slots, one layer after another.
-  std::int64_t begin = block_bytes * part / parts;
-  const std::int64_t end = block_bytes * (part + 1) / parts;
-  std::int64_t first = 0;
+std::vector<SharedHeads> KvStore::own_heads() const {
+  std::vector<SharedHeads> heads;
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    const std::int64_t stride = layers_[layer].block_stride_bytes;
-    const std::int64_t last = std::min(end, first + stride);
-    if (begin < last) {
-      const std::int64_t within = begin - first;
-      const auto index = static_cast<int>(layer);
-      std::memcpy(layers_[layer].base + within + place_of(index, move.to) * stride,
-                  source.layers_[layer].base + within + source.place_of(index, move.from) * stride,
-                  static_cast<std::size_t>(last - begin));
-      begin = last;
+    if (layers_[layer].kv_heads > 0) {
+      heads.push_back({.layer = static_cast<int>(layer), .count = layers_[layer].kv_heads});
     }
-    first += stride;
   }
+  return heads;
+}
+
+void KvStore::copy(const KvLayout& source, const SharedHeads& heads, const BlockMove& move) const {
+  check(move.from >= 0 && move.from < source.blocks && move.to >= 0 && move.to < blocks(),
+        "blocks that are copied exist");
+  const auto layer = static_cast<std::size_t>(heads.layer);
+  const cpu::KvLayer& here = layers_[layer];
+  check(heads.from + heads.count <= source.layers[layer].kv_heads &&
+            heads.to + heads.count <= here.kv_heads,
+        "both devices have the heads");
+  const std::int64_t slot_bytes = here.slot_bytes();
+  const KvPlaces* const moved = places(heads.layer);
+  const std::int64_t place = moved == nullptr ? move.to : moved->place(0, move.to);
+  std::byte* const to = here.base + place * here.block_stride_bytes + heads.to * slot_bytes;
+  const std::byte* const from = source.block(heads.layer, move.from) + heads.from * slot_bytes;
+  check(from != to, "a block moves to another");
+  std::memcpy(to, from, static_cast<std::size_t>(heads.count * slot_bytes));
 }
 
 }  // namespace protean

@@ -19,6 +19,28 @@
 
 namespace protean {
 
+// Where a device has KV. Stays valid while its arrays change, but then tells of what was.
+struct KvLayout {
+  std::int64_t blocks = 0;           // of the only home
+  std::vector<cpu::KvLayer> layers;  // of the model
+  // By layer; null: each block is at the place of its number.
+  std::vector<std::shared_ptr<const KvPlaces>> places;
+
+  const std::byte* block(int layer, BlockId block) const {
+    const auto index = static_cast<std::size_t>(layer);
+    const std::int64_t place = places[index] == nullptr ? block : places[index]->place(0, block);
+    return layers[index].base + place * layers[index].block_stride_bytes;
+  }
+};
+
+// Consecutive KV heads of a layer that two devices have.
+struct SharedHeads {
+  int layer = 0;
+  int from = 0;  // index of the first one in the source's array
+  int to = 0;    // in the other's
+  int count = 0;
+};
+
 // The KV memory of one device; maps block ids to memory. Each layer whose attention the device
 // holds has an array of its own, so that a layer can come and go without moving another. The layout
 // of an array is [place][slot of a KV head], so a run of heads is contiguous within a block, scales
@@ -81,10 +103,11 @@ class KvStore {
     return arrays_[static_cast<std::size_t>(layer)].pages.data() + place * stride;
   }
 
-  // Copies the piece `part` of block `from` of a store to block `to` of this one; a block is cut
-  // into `parts` about equal pieces. The store may be this one; its blocks are as large.
-  void copy(const KvStore& source, const BlockMove& move, std::int64_t part,
-            std::int64_t parts) const;
+  // On the thread that runs steps, or while no change is on its way to it.
+  KvLayout layout() const { return {blocks(), layers_, places_}; }
+  std::vector<SharedHeads> own_heads() const;  // shared with itself
+  // Copies heads of block `from` of another device, or of this one, to block `to` here.
+  void copy(const KvLayout& source, const SharedHeads& heads, const BlockMove& move) const;
 
  private:
   // A layer's array on pages.
@@ -98,11 +121,6 @@ class KvStore {
   void lay_out(const Shape& shape);
   Status reserve(Array& array);
   std::int64_t pages_for(const Array& array, std::int64_t blocks) const;
-  // The place of a block of the only home.
-  std::int64_t place_of(int layer, BlockId block) const {
-    const KvPlaces* const moved = places(layer);
-    return moved == nullptr ? block : moved->place(0, block);
-  }
   void set_places(int layer, KvPlaces places);
 
   cpu::Region memory_;

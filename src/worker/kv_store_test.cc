@@ -184,19 +184,29 @@ TEST(KvStore, WithoutPagesItDoesNotGrow) {
   EXPECT_EQ((*fixed)->grow(20).error().code, ErrorCode::kUnsupported);
 }
 
-TEST(KvStore, CopiesBlocksWholeInAnyNumberOfParts) {
+TEST(KvStore, CopiesTheHeadsOfBlocksThatItHas) {
   const PagedScene scene;
-  for (const int parts : {1, 2, 7}) {
-    for (int id = 0; id < 10; ++id) {
-      scene.fill(id);
-    }
-    for (int part = 0; part < parts; ++part) {
-      scene.store->copy(*scene.store, {.from = 9, .to = 3}, part, parts);
-    }
-    EXPECT_TRUE(scene.holds(3, 9));
-    EXPECT_TRUE(scene.holds(2, 2));
-    EXPECT_TRUE(scene.holds(4, 4));
+  for (int id = 0; id < 10; ++id) {
+    scene.fill(id);
   }
+  const auto heads = scene.store->own_heads();
+  ASSERT_EQ(heads.size(), 3U);
+  for (const SharedHeads& some : heads) {
+    scene.store->copy(scene.store->layout(), some, {.from = 9, .to = 3});
+  }
+  EXPECT_TRUE(scene.holds(3, 9));
+  EXPECT_TRUE(scene.holds(2, 2));
+  EXPECT_TRUE(scene.holds(4, 4));
+  const SharedHeads second_of_first{.layer = 1, .from = 0, .to = 1, .count = 1};
+  scene.store->copy(scene.store->layout(), second_of_first, {.from = 7, .to = 4});
+  const auto bytes = scene.block(scene.store->layers()[1], 4);
+  const auto half = static_cast<std::ptrdiff_t>(bytes.size() / 2);
+  const auto all_of = [](auto from, auto to, std::byte content) {
+    return std::all_of(from, to, [content](std::byte b) { return b == content; });
+  };
+  EXPECT_TRUE(all_of(bytes.begin(), bytes.begin() + half, PagedScene::content_of(4, 1)));
+  EXPECT_TRUE(all_of(bytes.begin() + half, bytes.end(), PagedScene::content_of(7, 1)));
+  EXPECT_TRUE(scene.holds(5, 5));
 }
 
 }  // namespace

@@ -6,13 +6,10 @@
 
 #include "base/check.h"
 #include "base/finite.h"
-#include "base/units.h"
 #include "worker/pooling.h"
 
 namespace protean {
 namespace {
-
-constexpr std::int64_t kCopiedAtOnceBytes = 64 * kKiB;  // piece of a block that a thread copies
 
 Status refuse_unsupported(const WorkerOptions& options, const ModelSpec& spec, RankPlace place) {
   const Form& form = options.form;
@@ -423,14 +420,15 @@ void Rank::swap_component(const SwapComponent& swap, ShardMemory& memory) {
   pages_.swap(weights_, swap, memory);
 }
 
-void Rank::copy_blocks(const Rank& source, std::span<const BlockMove> moves,
-                       const std::atomic<bool>& given_up) {
-  const std::int64_t parts = ceil_div(kv_->block_bytes(), kCopiedAtOnceBytes);
+void Rank::copy_blocks(const KvLayout& source, std::span<const SharedHeads> heads,
+                       std::span<const BlockMove> moves, const std::function<bool()>& called_off) {
   for (const BlockMove& move : moves) {
-    if (given_up) {
+    if (called_off()) {
       return;  // the others do without this device and may have changed their arrays
     }
-    team_.run(parts, [&](std::int64_t part, int) { kv_->copy(*source.kv_, move, part, parts); });
+    team_.run(std::ssize(heads), [&](std::int64_t i, int) {
+      kv_->copy(source, heads[static_cast<std::size_t>(i)], move);
+    });
   }
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -152,10 +151,10 @@ class Rank {
 
   // Between steps: gives the component the weights in `memory`, which then holds the old ones.
   void swap_component(const SwapComponent& swap, ShardMemory& memory);
-  // Copies blocks of another rank's KV, or of this one's, into this one's. Begins no further block
-  // once this device is given up.
-  void copy_blocks(const Rank& source, std::span<const BlockMove> moves,
-                   const std::atomic<bool>& given_up);
+  // Copies heads of blocks of another rank's KV, or of this one's, into this one's. Begins no
+  // further block once `called_off` returns true.
+  void copy_blocks(const KvLayout& source, std::span<const SharedHeads> heads,
+                   std::span<const BlockMove> moves, const std::function<bool()>& called_off);
 
   // Between steps, with all devices of the group: changes what they hold, with KV, and their homes.
   // `device` is this one's index in the group. `memory` has the weights that were fetched for a

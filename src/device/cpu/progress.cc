@@ -1,5 +1,6 @@
 #include "device/cpu/progress.h"
 
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -49,29 +50,36 @@ void GroupProgress::reach(int device, Moment moment) {
 
 void GroupProgress::wait(int waiter, int device, Moment moment) {
   stop_if_failed(waiter);
-  const Reached& reached = reached_[static_cast<std::size_t>(device)];
   const std::uint64_t wanted = encoded(moment);
-  for (int i = 0; spins_ && i < kSpins; ++i) {
-    if (passed(device, wanted)) {
-      return;
-    }
-    pause();
-  }
   if (passed(device, wanted)) {
     return;
   }
+  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 0; spins_ && i < kSpins && !passed(device, wanted); ++i) {
+    pause();
+  }
+  if (!passed(device, wanted)) {
+    sleep_until(waiter, device, wanted);
+  }
+  reached_[static_cast<std::size_t>(waiter)].waited_ns.fetch_add(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count(),
+      std::memory_order_relaxed);
+  stop_if_failed(waiter);
+}
+
+void GroupProgress::sleep_until(int waiter, int device, std::uint64_t moment) {
+  const Reached& reached = reached_[static_cast<std::size_t>(device)];
   Reached& own = reached_[static_cast<std::size_t>(waiter)];
-  own.until.store(wanted, std::memory_order_relaxed);
+  own.until.store(moment, std::memory_order_relaxed);
   own.waits_for.store(device, std::memory_order_release);
   for (;;) {
     const std::uint32_t changes = reached.changes.load(std::memory_order_acquire);
-    if (passed(device, wanted)) {
+    if (passed(device, moment)) {
       break;
     }
     reached.changes.wait(changes, std::memory_order_acquire);
   }
   own.waits_for.store(-1, std::memory_order_release);
-  stop_if_failed(waiter);
 }
 
 bool GroupProgress::waits(int device) const {

@@ -47,6 +47,10 @@ class GroupProgress {
   bool failed(int device) const { return state_of(device) != State::kWell; }
   // Lets a device that has failed go on, so that its thread can end.
   void let_go(int device);
+  // Returns for how long the device has waited so far.
+  std::int64_t waited_ns(int device) const {
+    return reached_[static_cast<std::size_t>(device)].waited_ns.load(std::memory_order_relaxed);
+  }
   // Returns true while the device waits for a moment to which another one has not come. False once
   // that one has come there, even if the device does not go on because it hangs.
   bool waits(int device) const;
@@ -60,6 +64,7 @@ class GroupProgress {
     std::atomic<State> state{State::kWell};
     std::atomic<int> waits_for{-1};  // a device; -1: it does not wait
     std::atomic<std::uint64_t> until{0};
+    std::atomic<std::int64_t> waited_ns{0};
     std::function<bool()> sound;
   };
   bool passed(int device, std::uint64_t moment) const {
@@ -70,6 +75,7 @@ class GroupProgress {
     return reached_[static_cast<std::size_t>(device)].state.load(std::memory_order_acquire);
   }
   void stop_if_failed(int device);
+  void sleep_until(int waiter, int device, std::uint64_t moment);
   const bool spins_;
   std::vector<Reached> reached_;
 };

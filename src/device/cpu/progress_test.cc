@@ -39,6 +39,23 @@ TEST(GroupProgress, WhatWasWrittenBeforeAMomentIsSeenAfterIt) {
   }
 }
 
+TEST(GroupProgress, MeasuresHowLongADeviceWaits) {
+  for (const bool spins : {false, true}) {
+    GroupProgress progress(2, spins);
+    progress.reach(0, {1, 0});
+    progress.wait(1, 0, {1, 0});
+    EXPECT_EQ(progress.waited_ns(1), 0) << "the other device had come there";
+    std::thread waits([&] { progress.wait(1, 0, {2, 0}); });
+    while (!progress.waits(1)) {
+      std::this_thread::yield();
+    }
+    progress.reach(0, {2, 0});
+    waits.join();
+    EXPECT_GT(progress.waited_ns(1), 0);
+    EXPECT_EQ(progress.waited_ns(0), 0);
+  }
+}
+
 TEST(GroupProgress, ALaterMomentCountsAsTheEarlierOnes) {
   GroupProgress progress(1, false);
   progress.wait(0, 0, {0, 0});

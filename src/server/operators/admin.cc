@@ -262,6 +262,7 @@ HttpReply fleet_reply(const Service& service) {
                         {"serves_in", serving[static_cast<std::size_t>(number)].value},
                         {"form", to_string(fleet.form(replica).form)},
                         {"now", shown_load(seen)},
+                        {"bubble_share", shown_bubbles(seen.devices)},
                         {"routed_total", seen.accepted_total},
                         {"adopted_total", seen.adopted_total},
                         {"adopted_with_kv_total", seen.adopted_with_kv_total},

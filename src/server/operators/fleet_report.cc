@@ -74,6 +74,7 @@ GroupsStatus FleetReport::groups_now() const {
     if (group.form && reported.group.size() == group.form->group.size()) {
       group.form = reported;
     }
+    group.use = seen(group.replicas.front()).devices;
   }
   return now;
 }

@@ -41,7 +41,8 @@ class FleetReport {
   // Null if the replicas cannot be grouped.
   const GroupsStatus* groups() const { return groups_.get(); }
 
-  // Returns the groups, each with the form that its engine reported last. Requires groups().
+  // Returns the groups, each with the form and the use of devices that its engine reported last.
+  // Requires groups().
   GroupsStatus groups_now() const;
 
   // Returns the load of the fleet: of the replicas that serve.

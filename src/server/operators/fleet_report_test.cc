@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/operators/form_json.h"
+#include "server/operators/groups_json.h"
 
 namespace protean {
 namespace {
@@ -109,6 +110,17 @@ TEST_F(FleetReportTest, SumsTheLoadsOfReplicasThatServe) {
   report(fleet, GroupsStatus{.groups = {{{kZero, kOne}, GroupBy::kShards, wide}}});
   EXPECT_EQ(fleet.sum().kv_blocks, 25);
   EXPECT_EQ(fleet.sum().running, 3);
+}
+
+TEST_F(FleetReportTest, TellsHowLongTheDevicesOfAGroupIdle) {
+  FleetReport fleet(2, {.form = alone, .wanted = alone});
+  const auto bubbles = [&] {
+    return shown_groups(fleet.groups_now(), 0).at("groups").at(0).at("bubble_share");
+  };
+  report(fleet, GroupsStatus{.groups = {{{kZero, kOne}, GroupBy::kShards, wide}}});
+  EXPECT_TRUE(bubbles().is_null());
+  fleet.engine(kZero, {.devices = {.busy_ns = 30, .span_ns = 40}});
+  EXPECT_EQ(bubbles(), 0.25);
 }
 
 TEST_F(FleetReportTest, NumbersDevicesThroughTheFleetAndShowsTheirShards) {

@@ -111,12 +111,17 @@ std::optional<ReplicaId> read_replica(const json::value& value) {
 
 }  // namespace
 
+json::value shown_bubbles(const DeviceUse& use) {
+  return use.span_ns > 0 ? json::value(use.bubble_share()) : json::value(nullptr);
+}
+
 json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns) {
   json::array groups;
   for (const GroupStatus& group : status.groups) {
     json::object& shown = groups.emplace_back(json::object()).get_object();
     shown["replicas"] = shown_replicas(group.replicas);
     shown["by"] = group.by ? json::value(to_string(*group.by)) : json::value(nullptr);
+    shown["bubble_share"] = shown_bubbles(group.use);
     if (group.form) {
       shown["form"] = to_string(*group.form);
       shown["devices"] = shown_holdings(*group.form, group.replicas);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +22,10 @@ boost::json::object shown_grouping(const GroupsStatus& status, TimeNs unix_offse
 
 // Shows the changes that a wish for groups leads to.
 boost::json::object shown_changes(const std::vector<Regroup>& changes);
+
+// Returns the share of the time with a step in flight in which devices idled; null if nothing was
+// counted.
+boost::json::value shown_bubbles(const DeviceUse& use);
 
 // Reads the body of PUT /admin/fleet:
 //   {"groups": [["0", "1"]], "by": "shards"}   replicas that are to serve as one; numbers may be

@@ -121,6 +121,9 @@ struct EngineSeries {
                                      "Adopted requests whose KV was copied while they decoded.")),
         released(make.counter("protean:requests_released_total",
                               "Requests that went to other replicas.")),
+        bubble_share(make.gauge("protean:bubble_share",
+                                "Share of the time with a step in flight in which the devices of "
+                                "the replica or group idled, since it was formed.")),
         step_tokens(make.histogram("vllm:iteration_tokens_total", "Tokens per forward pass.",
                                    step_token_buckets())) {}
 
@@ -142,6 +145,7 @@ struct EngineSeries {
   MirroredCounter adopted;
   MirroredCounter adopted_with_kv;
   MirroredCounter released;
+  Gauge& bubble_share;
   Histogram& step_tokens;
 };
 
@@ -378,6 +382,7 @@ void Metrics::engine(ReplicaId replica, const Observation& seen) {
   series.adopted.set(seen.adopted_total);
   series.adopted_with_kv.set(seen.adopted_with_kv_total);
   series.released.set(seen.released_total);
+  series.bubble_share.Set(seen.devices.bubble_share());
   if (seen.step_tokens > 0) {
     series.step_tokens.Observe(seen.step_tokens);
   }

@@ -120,7 +120,6 @@ function Actions({ state, servers, chosen, ask, onDone }: ActionsProps) {
   const part = () =>
     void put('admin/fleet', { groups: replicas.map((replica) => [replica]) }, ({ changes = [] }) =>
       changes.length === 0 ? `${replicasText(replicas)} serve alone already.` : `${replicasText(replicas)} part.`);
-  const alone = servers.filter((server) => server.replicas.length === 1);
   return (
     <>
       <div class="row actions" role="group" aria-label="Groups">
@@ -131,8 +130,8 @@ function Actions({ state, servers, chosen, ask, onDone }: ActionsProps) {
           {!groupable ? 'These replicas form no groups.' : chosen.length === 0 ? 'Choose replicas that are to serve as one, or a group that is to part.' : `${replicasText(replicas)} chosen.`}
         </span>
       </div>
-      {alone.length > 1 && (
-        <Migration alone={alone.map(({ replica }) => replica)} ready={ready}
+      {servers.length > 1 && (
+        <Migration serving={servers.map(({ replica }) => replica)} ready={ready}
           onMove={(from, to, requests) =>
             void put('admin/fleet/migrate', { from, to, ...(requests > 0 && { requests }) }, ({ migrating = 0 }) =>
               `${plural(migrating, 'request')} ${migrating === 1 ? 'moves' : 'move'} from replica ${from} to replica ${to}.`)} />
@@ -147,18 +146,18 @@ interface Answer {
   migrating?: number;
 }
 
-/** Moves requests that decode between replicas that serve alone. */
-function Migration({ alone, ready, onMove }: { alone: number[]; ready: boolean; onMove: (from: number, to: number, requests: number) => void }) {
-  const [from, setFrom] = useState(alone[0]!);
-  const [to, setTo] = useState(alone[1]!);
+/** Moves requests that decode between replicas or groups, each named by the first of its replicas. */
+function Migration({ serving, ready, onMove }: { serving: number[]; ready: boolean; onMove: (from: number, to: number, requests: number) => void }) {
+  const [from, setFrom] = useState(serving[0]!);
+  const [to, setTo] = useState(serving[1]!);
   const [text, setText] = useState('');
   const requests = text.trim() === '' ? 0 : Number(text);
-  const valid = Number.isInteger(requests) && requests >= 0 && from !== to && alone.includes(from) && alone.includes(to);
+  const valid = Number.isInteger(requests) && requests >= 0 && from !== to && serving.includes(from) && serving.includes(to);
   const select = (label: string, value: number, set: (replica: number) => void) => (
     <label>
       <span>{label}</span>
       <select value={value} onChange={(event) => set(Number(event.currentTarget.value))}>
-        {alone.map((replica) => <option key={replica} value={replica}>{replica}</option>)}
+        {serving.map((replica) => <option key={replica} value={replica}>{replica}</option>)}
       </select>
     </label>
   );
