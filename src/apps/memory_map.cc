@@ -106,10 +106,10 @@ std::string memory_map(const ModelSpec& spec, const Sizing& sizing) {
   const PageBudget& budget = sizing.budget;
   const Form& form = sizing.form;
   std::string map =
-      line("memory map", fmt::format("{}{} pages of {} a device: A attention, M MLP, E embedding "
-                                     "matrix and LM head, K KV cache, . free",
-                                     lacks(form) ? "up to " : "", budget.pages,
-                                     format_bytes(budget.page_bytes)));
+      line("memory map",
+           fmt::format("{}{} pages of {} a device: A attention, M MLP, E embedding "
+                       "matrix and LM head, K KV cache, . free",
+                       lacks(form) ? "up to " : "", budget.pages, format_bytes(budget.page_bytes)));
   const std::vector<DevicePages> devices = pages_by_device(spec, form, budget.page_bytes);
   for (std::size_t device = 0; device < devices.size(); ++device) {
     const std::int64_t all = budget.pages - form.group[device].lacking_pages;
@@ -118,8 +118,7 @@ std::string memory_map(const ModelSpec& spec, const Sizing& sizing) {
     for (const Kind& kind : kinds) {
       pages.push_back(fmt::format("{} {}", kind.name, kind.pages));
     }
-    map += line(sizing.devices.size() == 1 ? "" : name_of(device, sizing),
-                row_of(kinds, all));
+    map += line(sizing.devices.size() == 1 ? "" : name_of(device, sizing), row_of(kinds, all));
     map += line("", fmt::format("{}: {} pages", holding_text(form.group[device], form.shards),
                                 fmt::join(pages, ", ")));
   }

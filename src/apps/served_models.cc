@@ -224,8 +224,8 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
       .max_outstanding = most,
       .sleep_idle_ns = setting.sleep_idle_s > 0 ? setting.sleep_idle_s * kNsPerS : kForeverNs};
   const std::string intent = setting.intent.intent;
-  HostedModel hosted{std::move(served), limits,      events,       nullptr,
-                     intent,            sized->plan, replica.turns};
+  HostedModel hosted{std::move(served), limits,       events, nullptr, intent,
+                     sized->plan,       replica.turns};
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
                    .plan = sized->plan,

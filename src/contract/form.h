@@ -54,7 +54,7 @@ struct KvForm {
 struct Form {
   // Shards of each component: the largest TP degree, which fixes the order of sums for life.
   int shards = 1;
-  std::vector<Holding> group;                   // what each device holds
+  std::vector<Holding> group;  // what each device holds
   // The weights of attention that devices keep: a device that holds some of a layer's shards has
   // the weights of the aligned run of so many around them. It computes with those that it holds,
   // and has KV of no others. 0: it has no others.

@@ -151,10 +151,9 @@ MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds,
   for (Form& form : forms_beside(bounds, path_)) {
     candidates_.push_back(candidate_of(std::move(form)));
   }
-  std::stable_sort(candidates_.begin(), candidates_.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     return a.traits.kl_nats < b.traits.kl_nats;
-                   });
+  std::stable_sort(
+      candidates_.begin(), candidates_.end(),
+      [](const Candidate& a, const Candidate& b) { return a.traits.kl_nats < b.traits.kl_nats; });
 }
 
 MorphPolicy::Candidate MorphPolicy::candidate_of(Form form) const {

@@ -90,7 +90,7 @@ class MorphPolicy {
   FormBounds bounds_;
   Serving serving_;
   std::vector<Form> path_;
-  std::vector<Candidate> candidates_;  // those that lose least first
+  std::vector<Candidate> candidates_;                              // those that lose least first
   std::array<std::array<double, kPrecisions.size()>, 3> bytes_{};  // by Component
 };
 

@@ -223,8 +223,8 @@ std::vector<std::int64_t> weight_bytes_fetched(const ModelSpec& spec, const Form
   std::vector<std::int64_t> bytes;
   for (std::size_t device = 0; device < hold.runs.size(); ++device) {
     const ShardRun has = shards_kept(before, hold.component, hold.runs[device]);
-    const ShardRun had = shards_kept(before, hold.component,
-                                     before.group[device].of(hold.layer, hold.component));
+    const ShardRun had =
+        shards_kept(before, hold.component, before.group[device].of(hold.layer, hold.component));
     bytes.push_back(shard_bytes * new_shards(has, had));
   }
   return bytes;

@@ -112,9 +112,9 @@ std::int64_t weight_pages_on(const ModelSpec& spec, const Form& form, int device
                              std::int64_t page_bytes) {
   const Holding& holding = holding_of(form, device);
   std::int64_t pages =
-      holding.lacking_pages +
-      holding.embeddings.count *
-          shard_pages(spec, Component::kEmbeddings, form.embeddings, page_bytes, form.shards);
+      holding.lacking_pages + holding.embeddings.count * shard_pages(spec, Component::kEmbeddings,
+                                                                     form.embeddings, page_bytes,
+                                                                     form.shards);
   for (std::size_t layer = 0; layer < holding.layers.size(); ++layer) {
     for (const Component half : kLayerHalves) {
       const ShardRun run = shards_kept(form, half, holding.layers[layer].of(half));

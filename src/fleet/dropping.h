@@ -37,7 +37,7 @@ struct DropCandidate {
   std::int64_t whole_kv_blocks = 0;    // blocks of its replicas together if nothing is dropped
   std::vector<std::vector<ReplicaId>> homes;  // the replicas of each part it splits into
   std::int64_t home_kv_blocks = 0;            // of one of these parts
-  std::int64_t largest_need = 0;       // blocks of its longest request when that ends
+  std::int64_t largest_need = 0;              // blocks of its longest request when that ends
 };
 
 // What a candidate that is no group by layers holds now.

@@ -79,8 +79,8 @@ void Fleet::watch_steps(std::size_t index, TimeNs now_ns) {
     watch.since_ns = -1;
     return;
   }
-  const bool paused = now_ns - now_ns_ > watch.timeout_ns / 2 ||
-                      stations_[index].executor->own().awaits_turn();
+  const bool paused =
+      now_ns - now_ns_ > watch.timeout_ns / 2 || stations_[index].executor->own().awaits_turn();
   watch.since_ns = watch.since_ns < 0 || paused ? now_ns : watch.since_ns;
   if (now_ns - watch.since_ns < watch.timeout_ns) {
     return;

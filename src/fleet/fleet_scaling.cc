@@ -147,10 +147,9 @@ bool Fleet::queues_behind(std::int64_t blocks) const {
 // Returns false if no group could hold it, or a replica is to take it.
 bool Fleet::hold(Arrival& arrival, TimeNs now_ns) {
   const Request& request = arrival.request;
-  const bool behind = !held_.empty() && queues_behind(blocks_needed(std::ssize(request.prompt),
-                                                                    request.max_tokens));
-  if ((!behind &&
-       !std::all_of(candidates_.views.begin(), candidates_.views.end(), too_long)) ||
+  const bool behind = !held_.empty() &&
+                      queues_behind(blocks_needed(std::ssize(request.prompt), request.max_tokens));
+  if ((!behind && !std::all_of(candidates_.views.begin(), candidates_.views.end(), too_long)) ||
       !could_grow_for(request)) {
     return false;
   }
@@ -197,15 +196,16 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
     for (std::size_t i = 0; i < stations_.size(); ++i) {
       some_serve = some_serve || in_service(i);
     }
-    finished.failure = fmt::format(
-        "{}{}: send it again later",
-        held.moved   ? "the request's replica has failed, and no other can go on with it"
-        : some_serve ? "the request needs a group of replicas, and none could be formed"
-                     : "the replicas that were to serve the request have failed",
-        !held.refusal.empty()       ? fmt::format(" ({})", held.refusal)
-        : held.failed_attempts == 0 ? ""
-                                  : fmt::format(" in {} attempts (the latest: {})",
-                                                held.failed_attempts, grouping_.failures().latest));
+    finished.failure =
+        fmt::format("{}{}: send it again later",
+                    held.moved ? "the request's replica has failed, and no other can go on with it"
+                    : some_serve ? "the request needs a group of replicas, and none could be formed"
+                                 : "the replicas that were to serve the request have failed",
+                    !held.refusal.empty() ? fmt::format(" ({})", held.refusal)
+                    : held.failed_attempts == 0
+                        ? ""
+                        : fmt::format(" in {} attempts (the latest: {})", held.failed_attempts,
+                                      grouping_.failures().latest));
   }
   OutputBatch batch{.at_ns = now_ns};
   batch.outputs.emplace_back(std::move(finished));

@@ -29,8 +29,8 @@ std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
   const PageBudget& budget = config.budget;
   const std::int64_t reserve =
       budget.reserve + (config.wide_reserve ? config.wide_reserve(wide) : 0);
-  return std::max(wide.kv.blocks, kv_blocks_beside(config.spec, wide, budget.pages - reserve,
-                                                   budget.page_bytes));
+  return std::max(wide.kv.blocks,
+                  kv_blocks_beside(config.spec, wide, budget.pages - reserve, budget.page_bytes));
 }
 
 Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,

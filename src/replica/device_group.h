@@ -39,7 +39,7 @@ struct DeviceGroup {
   Division division;
   int shards = 1;
   bool keeps_attention = false;  // see GroupOptions
-  bool on_nodes = false;  // see GroupOptions
+  bool on_nodes = false;         // see GroupOptions
   std::vector<std::string> warnings;
 };
 

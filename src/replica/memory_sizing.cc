@@ -325,9 +325,8 @@ Status size_alike(const ModelOptions& options, const ModelSpec& spec, const Aske
     return too_little_memory(options, spec, sizing, fixed, {device_bytes, least_kv, by});
   }
   // Without a bound, half of the room is left to other programs.
-  const auto budget =
-      kv_budget(options, asked, room, kv_bytes(spec, form, full_blocks, page_bytes),
-                by == BoundBy::kFree ? room / 2 : room);
+  const auto budget = kv_budget(options, asked, room, kv_bytes(spec, form, full_blocks, page_bytes),
+                                by == BoundBy::kFree ? room / 2 : room);
   if (!budget.ok()) {
     return budget.error();
   }
@@ -339,8 +338,8 @@ Status size_alike(const ModelOptions& options, const ModelSpec& spec, const Aske
   // A form that can change starts with all blocks that fit, since it returns to this form.
   const std::int64_t wanted = asked.kv_bytes ? kMostBlocks : full_blocks;
   const std::int64_t within = *budget / block_bytes_on_a_device(spec, form);
-  sizing.form.kv.blocks = std::min(
-      {options.ladder.empty() ? std::min(within, wanted) : fitting, fitting, kMostBlocks});
+  sizing.form.kv.blocks =
+      std::min({options.ladder.empty() ? std::min(within, wanted) : fitting, fitting, kMostBlocks});
   return sizing.form.kv.blocks < 1 ? too_little_kv(spec, sizing, *budget) : Status();
 }
 
@@ -357,17 +356,17 @@ bool size_stages(const ModelOptions& options, const ModelSpec& spec, const Devic
   full.kv.blocks = room.most_blocks;
   std::vector<std::int64_t> pages = room.pages;
   for (std::size_t device = 0; device < pages.size(); ++device) {
-    pages[device] = std::min(
-        pages[device], pages_on(spec, full, static_cast<int>(device), page_bytes) + lent);
+    pages[device] =
+        std::min(pages[device], pages_on(spec, full, static_cast<int>(device), page_bytes) + lent);
   }
   const std::int64_t most = *std::max_element(pages.begin(), pages.end());
   for (std::size_t device = 0; device < pages.size(); ++device) {
     form.group[device].lacking_pages = most - pages[device];
   }
   Form least = form;
-  least.kv.blocks = is_any_length(options) ? 1
-                                           : ceil_div<std::int64_t>(sizing.max_model_len,
-                                                                    form.kv.block_tokens);
+  least.kv.blocks = is_any_length(options)
+                        ? 1
+                        : ceil_div<std::int64_t>(sizing.max_model_len, form.kv.block_tokens);
   if ((options.ladder.empty() ? form_pages(spec, least, page_bytes)
                               : weight_pages(spec, form, page_bytes) + lent) > most) {
     return false;
@@ -398,16 +397,14 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
               : is_bounded(group.devices[smallest]) ? BoundBy::kFile
                                                     : BoundBy::kFree;
   taking.activations = step_activation_bytes(options, spec, sizing, options.max_num_batched_tokens);
-  taking.full_blocks =
-      std::min(kMostBlocks, options.max_num_seqs * ceil_div<std::int64_t>(
-                                                       sizing.max_model_len,
-                                                       sizing.form.kv.block_tokens));
+  taking.full_blocks = std::min(
+      kMostBlocks, options.max_num_seqs *
+                       ceil_div<std::int64_t>(sizing.max_model_len, sizing.form.kv.block_tokens));
   const std::int64_t most_bytes =
       stages.empty() ? taking.device_bytes : *std::max_element(stages.begin(), stages.end());
-  const double full_bytes =
-      static_cast<double>(weight_bytes(spec, sizing.form)) +
-      static_cast<double>(taking.full_blocks) *
-          static_cast<double>(block_bytes_on_a_device(spec, sizing.form));
+  const double full_bytes = static_cast<double>(weight_bytes(spec, sizing.form)) +
+                            static_cast<double>(taking.full_blocks) *
+                                static_cast<double>(block_bytes_on_a_device(spec, sizing.form));
   const double mapped_bytes =
       machine.maps_pages ? std::min(static_cast<double>(most_bytes), full_bytes) : 0;
   taking.page_bytes =
@@ -415,8 +412,7 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
                      std::ssize(sizing.devices) * static_cast<std::int64_t>(mapped_bytes));
   StageRoom room{.page_bytes = taking.page_bytes, .pages = {}, .most_blocks = taking.full_blocks};
   for (const std::int64_t bytes : stages) {
-    room.pages.push_back(
-        std::max<std::int64_t>(0, bytes - taking.activations) / taking.page_bytes);
+    room.pages.push_back(std::max<std::int64_t>(0, bytes - taking.activations) / taking.page_bytes);
   }
   if (stages.empty() || !size_stages(options, spec, group, room, sizing)) {
     warn_of_unused_memory(group, sizing);

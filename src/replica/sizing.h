@@ -29,7 +29,7 @@ struct Sizing {
   std::int64_t kv_bytes = 0;
   // Memory of pages and activations that a device takes, the one with most pages.
   std::int64_t device_bytes = 0;
-  bool joins = false;             // replicas may become groups: each device has buffers for that
+  bool joins = false;  // replicas may become groups: each device has buffers for that
   std::vector<std::string> warnings;
 
   int replicas() const { return static_cast<int>(devices.size() / form.group.size()); }

@@ -278,8 +278,8 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
       .step = step, .component = {}, .shards = {}, .peer = {}, .peer_is_sound = {}, .kv = {}};
   if (const auto* const swap = std::get_if<SwapComponent>(&step)) {
     wanted.component = *swap;
-    wanted.shards = shards_of(
-        shards_kept(form, swap->component, holding.of(swap->layer, swap->component)));
+    wanted.shards =
+        shards_of(shards_kept(form, swap->component, holding.of(swap->layer, swap->component)));
     return wanted;
   }
   const auto& [layer, component, runs] = std::get<HoldShards>(step);

@@ -130,8 +130,8 @@ class CpuWorker : public Executor {
     // Before unify(); empty if the homes were not unified.
     std::vector<CpuWorker*> apart;
     std::vector<Copy> homes_apart;
-    std::int64_t least_kv_blocks = 0;      // of unified homes
-    std::shared_ptr<UseMeter> meter;  // while several devices serve as one
+    std::int64_t least_kv_blocks = 0;  // of unified homes
+    std::shared_ptr<UseMeter> meter;   // while several devices serve as one
   };
   Group& group() { return groups_.back(); }
   const Group& group() const { return groups_.back(); }

@@ -101,9 +101,7 @@ TEST(HoldPages, DevicesTakeWhatPlansCount) {
     JoinCase which =
         seed % 2 == 0 ? JoinCase{"w8", Precision::kW8, KvPrecision::kInt8} : JoinCase{"bf16"};
     which.attention_kept = seed > 6 ? kJoinShards : 0;
-    JoinScene fleet(
-        which,
-        seed % 3 == 0 ? 4 : 2, 0, seed % 2 == 0 ? 0 : 12);
+    JoinScene fleet(which, seed % 3 == 0 ? 4 : 2, 0, seed % 2 == 0 ? 0 : 12);
     fleet.groups = {fleet.join(fleet.groups)};
     JoinScene::Group& group = fleet.groups.front();
     const PageBudget budget{kJoinPageBytes, fleet.pages()};

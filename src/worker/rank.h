@@ -199,8 +199,8 @@ class Rank {
   // Nothing for a device that is always alone.
   std::optional<cpu::SharedExchange> exchange_;
   std::optional<cpu::SharedHandOver> hand_over_;
-  std::uint64_t step_ = 0;                       // number of the step
-  int tile_ = 0;                                 // counts the tiles of logits of this step
+  std::uint64_t step_ = 0;  // number of the step
+  int tile_ = 0;            // counts the tiles of logits of this step
   ModelWeights weights_;
   LayerPages pages_;  // of the weights, if they are on pages
   const std::shared_ptr<KvStore> kv_;

@@ -8,9 +8,8 @@
 namespace protean::cpu {
 
 Result<Mailboxes> Mailboxes::map(const MailboxLimits& limits) {
-  Result<Region> memory =
-      Region::map(std::int64_t{limits.devices} * limits.steps_in_flight * limits.rows *
-                  limits.hidden * std::int64_t{sizeof(float)});
+  Result<Region> memory = Region::map(std::int64_t{limits.devices} * limits.steps_in_flight *
+                                      limits.rows * limits.hidden * std::int64_t{sizeof(float)});
   if (!memory) {
     return memory.error();
   }
@@ -52,9 +51,9 @@ void SharedHandOver::send(int to, int taken_last, int first_row, std::span<const
   } else if (step > slots) {
     progress_.wait(device_, to, {step - slots, kStepEnd});
   }
-  std::copy(rows.begin(), rows.end(),
-            mailboxes_.rows_of(to, step, first_row, std::ssize(rows) / mailboxes_.hidden())
-                .begin());
+  std::copy(
+      rows.begin(), rows.end(),
+      mailboxes_.rows_of(to, step, first_row, std::ssize(rows) / mailboxes_.hidden()).begin());
 }
 
 void SharedHandOver::sent(int stop) {

@@ -34,8 +34,8 @@ struct ServerTest : testing::Test {
                             .random = [n = std::uint64_t{0}]() mutable { return ++n; }};
     options.port = 0;
     server = std::make_unique<Server>(
-        options,
-        std::vector<HostedModel>{{model, limits, inbox, nullptr, "", {}, share}}, "", environment);
+        options, std::vector<HostedModel>{{model, limits, inbox, nullptr, "", {}, share}}, "",
+        environment);
     const Status listening = server->listen();
     ASSERT_TRUE(listening.ok()) << listening.error().message;
     engine = std::make_unique<EchoEngine>(inbox, *server->sink(0), form);
