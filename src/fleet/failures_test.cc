@@ -344,6 +344,10 @@ TEST(Failures, TheOthersPauseForTheWatchdogsTimeAndTwoSteps) {
   EXPECT_GT(noticed, 40) << "the others waited for the one that hung";
 }
 
+void move_some(GroupScene& scene, ReplicaId from, ReplicaId to) {
+  (void)scene.fleet->migrate(from, to, 2, scene.now_ns);
+}
+
 // One or two members hang or report that they have failed at random moments: idle, in a step, while
 // a form changes, while devices drop or fetch, before and after an exchange. Devices may also fail
 // to take what a step needs. All requests end with the right tokens, and no other replica goes out
@@ -393,8 +397,7 @@ TEST(Failures, MembersFailAtRandomMoments) {
         (void)scene.want(wishes[static_cast<std::size_t>(below(static_cast<int>(wishes.size())))],
                          below(3) == 0 ? GroupBy::kLayers : GroupBy::kShards);
       } else if (dice < 13) {
-        (void)scene.fleet->migrate(ReplicaId{below(options.replicas)},
-                                   ReplicaId{below(options.replicas)}, 2, scene.now_ns);
+        move_some(scene, ReplicaId{below(options.replicas)}, ReplicaId{below(options.replicas)});
       } else if (dice < 44) {
         const bool fails = no_pages > 0 && below(12) == 0;
         scene.ready(0,

@@ -480,9 +480,7 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     Group& joint = group(first);
     EXPECT_EQ(joint.form, joined_form(homes_.at(first).form, static_cast<int>(joint.homes.size())));
     joined_.at(first).pop_back();
-    if (joined_.at(first).empty()) {
-      joined_.erase(first);
-    }
+    std::erase_if(joined_, [](const auto& entry) { return entry.second.empty(); });
   }
 
   const PageBudget budget_;

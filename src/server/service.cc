@@ -81,11 +81,10 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       model_(with_text_limit(std::move(model))),
       version_(labels.version),
       environment_(std::move(environment)),
-      created_s_(environment_.unix_time_s()),
-      unix_offset_ns_(created_s_ * kNsPerS - environment_.clock()),
+      start_(environment_),
       engines_(inbox, environment_.clock),
       metrics_(labels, model_.replicas),
-      feed_(unix_offset_ns_, model_.replicas),
+      feed_(start_.unix_offset_ns, model_.replicas),
       fleet_(model_.replicas, model_.form) {
   check(!model_.names.empty(), "a served model has a name");
   check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
@@ -359,7 +358,7 @@ void Service::show_state(TimeNs at_ns) {
     shown.emplace("devices", shown_devices(fleet_, model_.pages_by_device));
   }
   if (const GroupsStatus* groups = fleet_.groups()) {
-    for (auto& [name, value] : shown_grouping(*groups, unix_offset_ns_)) {
+    for (auto& [name, value] : shown_grouping(*groups, start_.unix_offset_ns)) {
       shown[name] = std::move(value);
     }
   }

@@ -75,7 +75,7 @@ class Service {
   ServerState state() const { return state_; }
   const ServedModel& model() const { return model_; }
   const std::string& version() const { return version_; }
-  std::int64_t created_s() const { return created_s_; }
+  std::int64_t created_s() const { return start_.unix_s; }
   std::int64_t outstanding() const;  // requests that are being prepared, wait or run
 
   // The following change whether the engines are in memory, which starts as awake. Events for a
@@ -111,7 +111,7 @@ class Service {
   std::shared_ptr<PendingReply> ask_groups(GroupWish wish);
   TimeNs now_ns() const { return environment_.clock(); }
   std::int64_t unix_time_s() const { return environment_.unix_time_s(); }
-  TimeNs unix_offset_ns() const { return unix_offset_ns_; }  // Unix time less now_ns()
+  TimeNs unix_offset_ns() const { return start_.unix_offset_ns; }  // Unix time less now_ns()
   // The state that operators see: model, version, and a replica's form, load and devices.
   boost::json::object state_json(ReplicaId replica) const;
 
@@ -143,6 +143,14 @@ class Service {
   std::function<void()> on_stay_changed = [] {};
 
  private:
+  // When the service was made.
+  struct Start {
+    explicit Start(const Environment& environment)
+        : unix_s(environment.unix_time_s()),
+          unix_offset_ns(unix_s * kNsPerS - environment.clock()) {}
+    std::int64_t unix_s;
+    TimeNs unix_offset_ns;  // Unix time less that of the environment's clock
+  };
   // A request that was given to the engine and has not ended.
   struct Live {
     std::shared_ptr<Generation> generation;
@@ -206,8 +214,7 @@ class Service {
   const ServedModel model_;
   const std::string version_;
   const Environment environment_;
-  const std::int64_t created_s_;
-  const TimeNs unix_offset_ns_;
+  const Start start_;
   EngineInbox engines_;
   Metrics metrics_;
   LiveFeed feed_;
