@@ -290,11 +290,11 @@ void DeviceWorker::run(const GroupStep& step) {
     return UseMeter::now_ns() -
            (fabric == nullptr ? 0 : fabric->progress().waited_ns(place_.on_fabric));
   };
-  const TimeNs begun_ns = now_without_waits_ns();
   background_.step_begins();
   if (turn_ != nullptr) {
     turn_->begin();
   }
+  const TimeNs begun_ns = now_without_waits_ns();
   std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
   if (turn_ != nullptr) {
     turn_->end();
