@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -273,9 +272,11 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
             << "a step is in flight";
         EXPECT_FALSE(std::holds_alternative<CopyIn>(work)) << "KV is on its way here";
       }
-      for (const Work& work : std::views::join(queues_)) {
-        const auto* copy = std::get_if<CopyIn>(&work);
-        EXPECT_TRUE(copy == nullptr || copy->from != replica) << "KV is on its way from here";
+      for (const std::deque<Work>& others : queues_) {
+        for (const Work& work : others) {
+          const auto* copy = std::get_if<CopyIn>(&work);
+          EXPECT_TRUE(copy == nullptr || copy->from != replica) << "KV is on its way from here";
+        }
       }
     }
     queue(first).push_back(Change{turn, std::move(replicas)});

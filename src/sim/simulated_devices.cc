@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -41,16 +42,15 @@ Copy devices_from(int first, std::size_t count) {
   return devices;
 }
 
-// Returns the share of the KV of all layers that one device has at most.
-double largest_kv_share(const Form& form) {
-  std::int64_t most = 0;
+// Returns the share of the KV of all layers that one link carries at most.
+double largest_kv_share(const Form& form, std::span<const int> links) {
+  std::vector<std::int64_t> held;
   for (const Holding& holding : form.group) {
-    const std::int64_t held = std::accumulate(
+    held.push_back(std::accumulate(
         holding.layers.begin(), holding.layers.end(), std::int64_t{0},
-        [](std::int64_t sum, const Holding::Layer& layer) { return sum + layer.attention.count; });
-    most = std::max(most, held);
+        [](std::int64_t sum, const Holding::Layer& layer) { return sum + layer.attention.count; }));
   }
-  return static_cast<double>(most) /
+  return static_cast<double>(most_bytes(links, held)) /
          static_cast<double>(form.shards * std::ssize(form.layer_precision));
 }
 
@@ -227,7 +227,7 @@ void SimulatedDevices::keep(ReplicaId group, std::vector<std::vector<BlockId>> l
 // The devices that receive copy at the same time, each what it holds of the blocks.
 void SimulatedDevices::copy(CopyId id, ReplicaId, ReplicaId to, std::vector<BlockMove> blocks) {
   Group& group = top(to);
-  const double share = group.model ? largest_kv_share(group.model->form()) : 1;
+  const double share = group.model ? largest_kv_share(group.model->form(), group.links) : 1;
   const double us = times_.block_copy_us * share * static_cast<double>(blocks.size());
   const TimeNs begin_ns = std::max(world_.now_ns, group.timeline.all_free_ns());
   const TimeNs end_ns = links_.take(group.links, begin_ns, ns_of(us));
