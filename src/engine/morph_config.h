@@ -15,8 +15,8 @@ namespace protean {
 struct MorphConfig {
   MorphMode mode = MorphMode::kBalanced;
   PolicyOptions policy;
-  FormBounds bounds;                       // legal, see validate()
-  Form start;                              // the form as loaded
+  FormBounds bounds;  // legal, see validate(); full precision is that of the whole fleet
+  Form start;         // the form as loaded
   int max_in_flight_swaps = kSwapsAtOnce;  // fewer if pages are short
   // Blocks moved between two steps: at least moves_per_step, and more while they take at most
   // moves_share of a step's time.

@@ -13,7 +13,8 @@ namespace protean {
 
 // Numbers the precisions of forms. Forms of equal precisions have equal tags, so that the prefix
 // cache finds blocks of a form that comes back; a label is what operators read of them. Counts
-// output tokens by label. The first form's tag is 0. Single-threaded.
+// output tokens by label. The first form's tag is 0; MorphRun asks for that of full precision
+// first. Single-threaded.
 class PrecisionLedger {
  public:
   // One request's output tokens by label; few labels each.

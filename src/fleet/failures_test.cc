@@ -84,6 +84,55 @@ TEST(Failures, ADeviceThatWaitsForItsTurnIsNotLate) {
   EXPECT_TRUE(scene.sink.seen.at(RequestId{1}).finished.has_value());
 }
 
+// A migration waits for a step of the one that hangs, and then the whole process stands still.
+TEST(Failures, AReplicaThatIsToTakeARequestOfOneThatHangsIsNotBlamed) {
+  GroupScene scene(options_of(2));
+  scene.arrive(1, 8, 1);
+  scene.arrive(2, 20, 40);
+  for (int i = 0; i < 8; ++i) {
+    scene.work(i % 2);
+  }
+  scene.devices.hang(ReplicaId{1});
+  ASSERT_EQ(scene.fleet->migrate(ReplicaId{1}, ReplicaId{0}, 1, scene.now_ns).value(), 1);
+  scene.now_ns += kTimeout * 2 / 3;
+  scene.send(Tick{});
+  settle_with_time(scene);
+  EXPECT_EQ(failed_of(scene), "1 has not answered for 10 s; ");
+  scene.expect_answer(RequestId{2});
+}
+
+bool copies_to(GroupScene& scene, ReplicaId replica) {
+  const auto& queue = scene.devices.queue(replica);
+  return std::any_of(queue.begin(), queue.end(), [](const GroupedDevices::Work& work) {
+    return std::holds_alternative<GroupedDevices::CopyIn>(work);
+  });
+}
+
+// A device of the group that gives a request, or takes it, fails while its KV is copied.
+TEST(Failures, ARequestOnItsWayBetweenGroupsGoesOnWhenOneOfThemFails) {
+  for (const int victim : {0, 1, 2, 3}) {
+    GroupScene scene(options_of(4));
+    ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+    ASSERT_TRUE(scene.want({{2, 3}}).ok());
+    scene.settle();
+    for (int topic = 0; topic < 4; ++topic) {
+      scene.arrive(topic, 20, 40);
+    }
+    for (int i = 0; i < 6; ++i) {
+      scene.work(i % 2 * 2);
+    }
+    ASSERT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{2}, 1, scene.now_ns).value(), 1);
+    scene.work(0);  // the request pauses, and its last blocks are copied
+    ASSERT_TRUE(copies_to(scene, ReplicaId{2}));
+    scene.devices.hang(ReplicaId{victim});
+    scene.send(DevicesFailed{"has lost memory"}, ReplicaId{victim});
+    EXPECT_FALSE(copies_to(scene, ReplicaId{2}));
+    settle_with_time(scene);
+    EXPECT_EQ(failed_of(scene), fmt::format("{} has lost memory; ", victim));
+    scene.expect_all_answered();
+  }
+}
+
 TEST(Failures, WithoutAReplicaLeftRequestsAreToldSo) {
   GroupScene scene(options_of(1));
   scene.arrive(1, 20, 30);
@@ -344,8 +393,11 @@ TEST(Failures, TheOthersPauseForTheWatchdogsTimeAndTwoSteps) {
   EXPECT_GT(noticed, 40) << "the others waited for the one that hung";
 }
 
-void move_some(GroupScene& scene, ReplicaId from, ReplicaId to) {
-  (void)scene.fleet->migrate(from, to, 2, scene.now_ns);
+// Lets requests move between two replicas, if that can be had. `pair` numbers the pairs.
+void move_some(GroupScene& scene, int pair) {
+  const int replicas = static_cast<int>(scene.fleet->size());
+  (void)scene.fleet->migrate(ReplicaId{pair / replicas}, ReplicaId{pair % replicas}, 2,
+                             scene.now_ns);
 }
 
 // One or two members hang or report that they have failed at random moments: idle, in a step, while
@@ -397,7 +449,7 @@ TEST(Failures, MembersFailAtRandomMoments) {
         (void)scene.want(wishes[static_cast<std::size_t>(below(static_cast<int>(wishes.size())))],
                          below(3) == 0 ? GroupBy::kLayers : GroupBy::kShards);
       } else if (dice < 13) {
-        move_some(scene, ReplicaId{below(options.replicas)}, ReplicaId{below(options.replicas)});
+        move_some(scene, below(options.replicas * options.replicas));
       } else if (dice < 44) {
         const bool fails = no_pages > 0 && below(12) == 0;
         scene.ready(0,

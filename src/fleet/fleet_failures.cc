@@ -58,8 +58,9 @@ void Fleet::await_survivors(Arrival& arrival, TimeNs now_ns) {
 // Returns true while the replica's executor has something to end that is watched.
 bool Fleet::awaits_devices(std::size_t index) const {
   const ReplicaId replica{static_cast<std::int32_t>(index)};
-  const bool copies = std::any_of(moves_.running.begin(), moves_.running.end(),
-                                  [&](const auto& one) { return one.second.to == replica; });
+  const bool copies = std::any_of(
+      moves_.running.begin(), moves_.running.end(),
+      [&](const auto& one) { return one.second.to == replica && one.second.steps.copies(); });
   return watches_[index].timeout_ns != 0 && has_deadlines(index) &&
          (copies || stations_[index].engine->awaits_executor() || grouping_.committing(replica));
 }

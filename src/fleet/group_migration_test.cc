@@ -170,8 +170,9 @@ TEST(GroupMigration, MovesAndChangesOfGroupsAtRandomMomentsChangeNoToken) {
         (void)scene.want(wishes[static_cast<std::size_t>(below(static_cast<int>(wishes.size())))],
                          below(2) == 0 ? GroupBy::kLayers : GroupBy::kShards);
       } else if (dice < 20 && !by_load) {
-        (void)scene.fleet->migrate(ReplicaId{below(4)}, ReplicaId{below(4)}, 1 + below(3),
-                                   scene.now_ns);
+        const ReplicaId from{below(4)};
+        const ReplicaId to{below(4)};
+        (void)scene.fleet->migrate(from, to, 1 + below(3), scene.now_ns);
       } else if (dice < 50) {
         scene.ready();
       } else if (dice < 54) {

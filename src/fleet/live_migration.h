@@ -35,6 +35,8 @@ class LiveMigration {
 
   bool ended() const { return stage_ == Stage::kAdopted || stage_ == Stage::kCalledOff; }
   bool adopted() const { return stage_ == Stage::kAdopted; }
+  // Returns true while copied() is to be told.
+  bool copies() const { return !lent_.empty(); }
   RequestId request() const { return request_; }
 
  private:

@@ -131,6 +131,7 @@ void CpuWorker::part() {
       own.form.group[device] = form.group[static_cast<std::size_t>(devices[device])];
     }
     worker.number_ = number;
+    worker.group().meter = meter_of(worker.group().devices);
     // Each meets all others once more, because they may still read what it showed them.
     worker.change({.meeting = joined.formation.devices, .after = std::move(own)});
   }

@@ -123,7 +123,7 @@ struct EngineSeries {
                               "Requests that went to other replicas.")),
         bubble_share(make.gauge("protean:bubble_share",
                                 "Share of the time with a step in flight in which the devices of "
-                                "the replica or group idled, since it was formed.")),
+                                "the replica or group idled; 0 for one device.")),
         step_tokens(make.histogram("vllm:iteration_tokens_total", "Tokens per forward pass.",
                                    step_token_buckets())) {}
 
