@@ -247,9 +247,12 @@ void FingerprintRig::fill_kv() {
       {.plan = &plan, .weights = &memory_.weights.front(), .layers = spec_.layers, .whole = true});
   done_.pop_all();
   const std::int64_t full = std::max(1, tokens / memory_.kv->block_tokens());
-  for (std::int64_t block = full; block < memory_.kv->blocks(); ++block) {
-    memory_.kv->copy(*memory_.kv, {static_cast<BlockId>(block % full), static_cast<BlockId>(block)},
-                     0, 1);
+  const KvLayout layout = memory_.kv->layout();
+  for (const SharedHeads& heads : memory_.kv->own_heads()) {
+    for (std::int64_t block = full; block < memory_.kv->blocks(); ++block) {
+      memory_.kv->copy(layout, heads,
+                       {static_cast<BlockId>(block % full), static_cast<BlockId>(block)});
+    }
   }
 }
 
