@@ -85,6 +85,11 @@ Status check_groups(const FleetOptions& options, const GroupOptions& group) {
                       "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more",
                       scale);
   }
+  if (group.keeps_attention && (group.replicas < 2 || group.most_tensor < 2)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--keep-attention needs several replicas whose layers divide: add "
+                      "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more");
+  }
   if (drop != "off" && group.replicas < 2) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--drop {} needs several replicas: add --data-parallel-size 2, or more",

@@ -223,10 +223,11 @@ class Fleet : private TokenSink {
   Way as_homes(const Unit& unit, const Load& load, TimeNs now_ns) const;
   std::optional<Way> as_group(const Unit& unit, GroupBy by, const Load& load) const;
   double seconds_to_group(const FormView& view, const Load& load) const;
-  double seconds_to_part(const FormView& view, const Load& load) const;
+  double seconds_to_part(const FormView& view, GroupBy by, const Load& load) const;
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
   ScaleCandidate candidate_of(std::size_t index) const;
   std::int64_t blocks_needed(std::int64_t prompt, std::int64_t max_tokens) const;
+  std::int64_t blocks_needed(const HeldRequest& held) const;
   bool in_service(std::size_t index) const;
   bool has_deadlines(std::size_t index) const;
   bool is_late(const StepDone& done, ReplicaId replica) const;

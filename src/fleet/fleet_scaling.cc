@@ -45,6 +45,10 @@ std::int64_t Fleet::blocks_needed(std::int64_t prompt, std::int64_t max_tokens) 
   return ceil_div(tokens, std::int64_t{stations_.front().engine->block_tokens()});
 }
 
+std::int64_t Fleet::blocks_needed(const HeldRequest& held) const {
+  return blocks_needed(held.prompt_tokens(), held.asks().max_tokens);
+}
+
 ScaleCandidate Fleet::candidate_of(std::size_t index) const {
   const ReplicaId replica{static_cast<std::int32_t>(index)};
   const bool waits = grouping_.waits_to_part() == replica;
@@ -261,8 +265,11 @@ void Fleet::count_failures(TimeNs now_ns) {
   int& in_a_row = attempts_.failed_in_a_row;
   in_a_row = since_pause_ns > (kNsPerS << kMostDoublings) ? 0 : in_a_row;
   attempts_.not_before_ns = now_ns + (kNsPerS << std::min(in_a_row++, kMostDoublings));
+  bool tried = false;
   for (HeldRequest& held : held_) {
-    ++held.failed_attempts;
+    const bool queues = queues_behind(blocks_needed(held));
+    held.failed_attempts += tried && queues ? 0 : 1;  // it waits behind the one that was tried
+    tried = tried || queues;
   }
 }
 
@@ -282,8 +289,7 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
   for (std::size_t i = 0; i < held_.size();) {
     const TimeNs expires_ns = held_[i].expires_ns();
     const bool late = expires_ns >= 0 && expires_ns <= now_ns;
-    const bool behind = too_long && queues_behind(blocks_needed(held_[i].prompt_tokens(),
-                                                                held_[i].asks().max_tokens));
+    const bool behind = too_long && queues_behind(blocks_needed(held_[i]));
     const HandOver handed = late     ? HandOver::kTooLate
                             : behind ? HandOver::kTooLong
                                      : hand_over(held_[i], now_ns);
@@ -304,7 +310,7 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
 // true if held requests should be looked at again now.
 bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const HeldRequest& held = held_[index];
-  const std::int64_t blocks = blocks_needed(held.prompt_tokens(), held.asks().max_tokens);
+  const std::int64_t blocks = blocks_needed(held);
   const std::string reason =
       fmt::format("request {} needs {} KV blocks", held.asks().id.value, blocks);
   const GroupBy by = divides_by(grouping_.config().scale);
@@ -363,7 +369,7 @@ std::optional<std::vector<ReplicaId>> Fleet::homes_for(const HeldRequest& held) 
       candidates.push_back(candidate_of(i));
     }
   }
-  const std::int64_t blocks = blocks_needed(held.prompt_tokens(), held.asks().max_tokens);
+  const std::int64_t blocks = blocks_needed(held);
   if (grouping_.config().scale == ScalePolicy::kLayers) {
     return choose_scale_layers(candidates, blocks, blocks_of_);
   }

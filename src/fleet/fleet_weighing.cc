@@ -202,11 +202,16 @@ double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
 }
 
 // Predicts the time in which a group becomes its homes: they also fetch what they dropped.
-double Fleet::seconds_to_part(const FormView& view, const Load& load) const {
+double Fleet::seconds_to_part(const FormView& view, GroupBy by, const Load& load) const {
   const GroupConfig& config = grouping_.config();
+  std::int64_t bytes = weight_bytes(config.spec, config.form);
+  if (by == GroupBy::kShards && config.form.attention_kept > 0) {
+    for (const LayerPrecision& layer : config.form.layer_precision) {
+      bytes -= component_bytes(config.spec, Component::kAttention, layer.attention);
+    }
+  }
   return seconds_to_group(view, load) +
-         static_cast<double>(weight_bytes(config.spec, config.form)) / kHomes /
-             view.copy_bytes_per_s;
+         static_cast<double>(bytes) / kHomes / view.copy_bytes_per_s;
 }
 
 // Returns how a group's homes would serve, at the speed that their own steps have taught: what a
@@ -218,7 +223,7 @@ Way Fleet::as_homes(const Unit& unit, const Load& load, TimeNs now_ns) const {
   way.units = kHomes;
   way.course.from = unit.view.way.course.to;
   way.course.from.kv_blocks /= kHomes;
-  way.course.seconds = seconds_to_part(home, load);
+  way.course.seconds = seconds_to_part(home, group.by, load);
   way.course.seconds_back = seconds_to_group(home, load);
   return way;
 }
@@ -241,7 +246,7 @@ std::optional<Way> Fleet::as_group(const Unit& unit, GroupBy by, const Load& loa
   way.course.from.kv_blocks *= kHomes;
   way.course.to.kv_blocks = static_cast<double>(most_kv_blocks(config, *wide));
   way.course.seconds = seconds_to_group(unit.view, load);
-  way.course.seconds_back = seconds_to_part(unit.view, load);
+  way.course.seconds_back = seconds_to_part(unit.view, by, load);
   return way;
 }
 

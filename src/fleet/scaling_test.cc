@@ -268,6 +268,19 @@ TEST(Scaling, AGroupThatCannotBeFormedIsTriedAFewTimes) {
   EXPECT_EQ(scene.groups(), "0 1");
 }
 
+TEST(Scaling, ARequestThatWaitedBehindAnotherHasAttemptsOfItsOwn) {
+  GroupScene scene({.replicas = 2, .scale = ScalePolicy::kLayers});
+  scene.arrive(5, 120, 10);
+  scene.arrive(6, 120, 10);
+  fail_preparations(scene, RequestId{1}, 0);
+  ASSERT_TRUE(scene.sink.seen.at(RequestId{1}).finished.has_value());
+  for (int round = 0; round < 1'000 && !scene.sink.seen.at(RequestId{2}).finished; ++round) {
+    scene.settle();
+    scene.tick();
+  }
+  scene.expect_answer(RequestId{2});
+}
+
 TEST(Scaling, ARequestDoesNotWaitForAGroupThatCanGoNeitherWay) {
   GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
   scene.arrive(5, 120, 10);
