@@ -83,9 +83,9 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
       ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--priority", setting.priority,
-                 "Weight of the model on CPUs that several models share: while one of priority 4 "
-                 "has requests, one of priority 1 computes at most a quarter of the time. Models "
-                 "of equal priority do not wait for each other")
+                 "Priority of the model on CPUs that several models share: while one of priority 4 "
+                 "has requests, each one of priority 1 computes at most a quarter of the time. "
+                 "Models of equal priority do not wait for each other")
       ->check(whole_number(1, kMostPriority))
       ->capture_default_str();
   app.add_option("--max-num-queued-reqs", setting.max_queued,

@@ -34,9 +34,11 @@ TimeNs FairTurns::opens_ns(TurnId id, TimeNs now_ns) const {
       highest = other.priority;
     }
   }
-  return highest == own.priority
-             ? now_ns
-             : std::max(now_ns, own.began_ns + own.took_ns * highest / own.priority);
+  if (highest == own.priority) {
+    return now_ns;
+  }
+  const TimeNs share_ns = own.began_ns + own.took_ns * highest / own.priority;
+  return std::max(now_ns, std::min(share_ns, own.ended_ns + kLongestWaitNs));
 }
 
 void FairTurns::begin(TurnId id, TimeNs now_ns) {
@@ -45,10 +47,11 @@ void FairTurns::begin(TurnId id, TimeNs now_ns) {
   device.began_ns = now_ns;
 }
 
-void FairTurns::end(TurnId id, TimeNs now_ns) {
+void FairTurns::end(TurnId id, TimeNs now_ns, TimeNs waited_ns) {
   Device& device = devices_.at(id);
   device.computes = false;
-  device.took_ns = now_ns - device.began_ns;
+  device.ended_ns = now_ns;
+  device.took_ns = std::max<TimeNs>(0, now_ns - device.began_ns - waited_ns);
   device.computed_ns += device.took_ns;
 }
 

@@ -14,11 +14,14 @@ using TurnId = Id<struct TurnTag, std::int32_t>;  // names one device of one mod
 // Says when the devices of several models may begin steps on CPUs that they share in time.
 //
 // While a device with a CPU in common has requests and a priority that is r times as high, a device
-// begins its next step no sooner than r * d after it began the last one, which took d. So it
-// computes for at most 1 / r of that time. No wait depends on the end of another device's step, so
-// none is longer than that.
+// begins its next step no sooner than r * d after it began the last one, in which it computed for
+// d. So it computes for at most 1 / r of that time, unless that would have it wait for longer than
+// kLongestWaitNs: a process may have stood still in the middle of a step. No wait depends on the
+// end of another device's step.
 class FairTurns {
  public:
+  static constexpr TimeNs kLongestWaitNs = 10 * kNsPerS;
+
   // `cpus` may be empty, which means all CPUs. A priority is at least 1.
   TurnId add(std::vector<int> cpus, int priority);
   void remove(TurnId id) { devices_.erase(id); }
@@ -30,10 +33,12 @@ class FairTurns {
 
   // Returns when the device may begin a step if nothing changes until then; now_ns: at once.
   TimeNs opens_ns(TurnId id, TimeNs now_ns) const;
-  // The device begins a step, and ends it before it begins another.
+  // The device begins a step, and ends it before it begins another. What it waited for others of
+  // its group in between was not computed: if it counted, the device that began first would begin
+  // the next step later, and the others wait for it, by more at each step.
   void begin(TurnId id, TimeNs now_ns);
-  void end(TurnId id, TimeNs now_ns);
-  // Returns the time that all its steps took, that of a step under way included.
+  void end(TurnId id, TimeNs now_ns, TimeNs waited_ns = 0);
+  // Returns for how long it has computed steps, a step under way included.
   TimeNs computed_ns(TurnId id, TimeNs now_ns) const;
 
  private:
@@ -43,8 +48,9 @@ class FairTurns {
     bool wants = false;
     bool computes = false;
     TimeNs began_ns = 0;     // the latest step
-    TimeNs took_ns = 0;      // by the latest step that has ended
-    TimeNs computed_ns = 0;  // by all steps that have ended
+    TimeNs ended_ns = 0;     // the latest step that has ended
+    TimeNs took_ns = 0;      // the compute of that step
+    TimeNs computed_ns = 0;  // of all steps that have ended
   };
   static bool share_a_cpu(const Device& one, const Device& other);
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace protean {
 namespace {
 
@@ -79,6 +81,37 @@ TEST_F(FairTurnsTest, TimeThatAModelDidNotUseIsNotSavedNorIsAnOldStepHeldAgainst
   EXPECT_EQ(wait_ns(low), 0);
   step(low);
   EXPECT_EQ(wait_ns(low), 3 * kStepNs);
+}
+
+TEST_F(FairTurnsTest, AStepInWhichTheProcessStoodStillCostsNoLongWait) {
+  const TurnId high = turns.add({0}, 16);
+  const TurnId low = turns.add({0}, 1);
+  turns.want(high);
+  step(low, 600 * kNsPerS);
+  EXPECT_EQ(wait_ns(low), FairTurns::kLongestWaitNs);
+}
+
+// Two devices compute each step together, and one of them begins it later.
+TEST_F(FairTurnsTest, DevicesOfAGroupDriftNoFurtherApart) {
+  const TurnId high = turns.add({0, 1}, 4);
+  const TurnId one = turns.add({0}, 1);
+  const TurnId two = turns.add({1}, 1);
+  turns.want(high);
+  const TimeNs began_ns = now_ns;
+  TimeNs late_ns = kNsPerMs;
+  for (int i = 0; i < 50; ++i) {
+    const TimeNs first_ns = turns.opens_ns(one, now_ns);
+    const TimeNs second_ns = std::max(turns.opens_ns(two, now_ns), i == 0 ? now_ns + late_ns : 0);
+    turns.begin(one, first_ns);
+    turns.begin(two, second_ns);
+    late_ns = second_ns - first_ns;
+    EXPECT_EQ(late_ns, kNsPerMs);
+    now_ns = second_ns + kStepNs;
+    turns.end(one, now_ns, late_ns);
+    turns.end(two, now_ns);
+  }
+  EXPECT_LE(now_ns - began_ns, 50 * 4 * kStepNs);
+  EXPECT_EQ(turns.computed_ns(one, now_ns), 50 * kStepNs);
 }
 
 TEST_F(FairTurnsTest, TheHighestPriorityCountsAsItIsNow) {

@@ -106,6 +106,27 @@ TEST(GroupMigration, AGroupPartsOnceItsRequestsHaveMoved) {
   scene.expect_all_answered();
 }
 
+// The copy is in its first stage, waits for a step, or is in its last stage, and the group parts.
+TEST(GroupMigration, ARequestThatIsCancelledOnItsWayLeavesNothingBehind) {
+  for (int after = 0; after < 8; ++after) {
+    GroupScene scene({.replicas = 3, .blocks = 40});
+    ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+    scene.settle();
+    scene.arrive(1, 90, 40);
+    ASSERT_EQ(scene.fleet->observe(ReplicaId{0}).running, 1);
+    work_all(scene, 5);
+    ASSERT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{2}, 1, scene.now_ns).value(), 1);
+    for (int i = 0; i < after; ++i) {
+      scene.work(i % 2 * 2);
+    }
+    scene.send(Cancel{RequestId{1}});
+    ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1 2") << after;
+    scene.expect_all_answered();
+  }
+}
+
 // Blocks that a group of lower precision has computed serve no prompt of another replica.
 TEST(GroupMigration, KvOfAnotherPrecisionIsNotReused) {
   for (const bool lowered : {false, true}) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/units.h"
+
 namespace protean {
 
 // When one device may begin its steps, if models of unequal priority share its CPUs. Its calls may
@@ -11,9 +13,10 @@ class StepTurn {
   // The device was given a step: its model has requests from now on, until rest().
   virtual void want() = 0;
   virtual void rest() = 0;
-  // Waits until the device may begin a step. end() follows once the step is computed.
+  // Waits until the device may begin a step. end() follows once the step is computed, in which the
+  // device has waited for others of its group for `waited_ns`.
   virtual void begin() = 0;
-  virtual void end() = 0;
+  virtual void end(TimeNs waited_ns) = 0;
   virtual bool waits() const = 0;
   // Ends a wait. No step of the device waits from now on, and none of others waits for it.
   virtual void let_go() = 0;
@@ -28,7 +31,7 @@ class TimeShare {
   // for at most 1 / r of that time.
   virtual int priority() const = 0;
   virtual void set_priority(int priority) = 0;
-  // Returns the seconds that its steps took, summed over its devices.
+  // Returns the seconds for which its devices have computed steps, all together.
   virtual double step_seconds() const = 0;
 };
 

@@ -105,7 +105,7 @@ class Workers final : public KvExchange, public DeviceGroups {
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
   void in_background(BackgroundTask work) { workers_.front()->in_background(std::move(work)); }
   std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
-  // The replica, or the group that it leads, has no requests.
+  // The replica has no requests.
   void rest(ReplicaId replica) { at(replica).rest(); }
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
 

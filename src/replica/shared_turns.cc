@@ -16,6 +16,9 @@ class DeviceTurn final : public StepTurn {
   DeviceTurn& operator=(const DeviceTurn&) = delete;
 
   void want() override {
+    if (wants_.exchange(true)) {
+      return;
+    }
     const std::lock_guard lock(all_.mutex_);
     if (!let_go_) {
       all_.turns_.want(id_);
@@ -23,6 +26,9 @@ class DeviceTurn final : public StepTurn {
   }
 
   void rest() override {
+    if (!wants_.exchange(false)) {
+      return;
+    }
     {
       const std::lock_guard lock(all_.mutex_);
       all_.turns_.rest(id_);
@@ -45,9 +51,9 @@ class DeviceTurn final : public StepTurn {
     all_.turns_.begin(id_, all_.clock_());
   }
 
-  void end() override {
+  void end(TimeNs waited_ns) override {
     const std::lock_guard lock(all_.mutex_);
-    all_.turns_.end(id_, all_.clock_());
+    all_.turns_.end(id_, all_.clock_(), waited_ns);
   }
 
   bool waits() const override { return waits_; }
@@ -67,6 +73,7 @@ class DeviceTurn final : public StepTurn {
   const TurnId id_;
   bool let_go_ = false;  // guarded by the mutex
   std::atomic<bool> waits_ = false;
+  std::atomic<bool> wants_ = false;  // as it was told
 };
 
 std::unique_ptr<StepTurn> ModelTurns::add(const std::vector<int>& cpus) {

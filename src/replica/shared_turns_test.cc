@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-constexpr std::chrono::seconds kLong{60};
+constexpr std::chrono::seconds kLong{5};  // less than the wait that a wake-up has to end
 
 // Turns by a clock that stands still unless it is set, so that no wait ends by itself.
 struct SharedTurnsTest : ReplicasTest {
@@ -21,7 +21,7 @@ struct SharedTurnsTest : ReplicasTest {
   void step(StepTurn& turn, TimeNs took_ns) {
     turn.begin();
     now_ns += took_ns;
-    turn.end();
+    turn.end(0);
   }
   // Returns true if the device waits for its turn, and then until `ends` is called.
   bool waits_until(StepTurn& turn, const std::function<void()>& ends) {
@@ -47,7 +47,7 @@ TEST_F(SharedTurnsTest, AWaitEndsWhenTheOtherRestsOrLeavesOrHasNoHigherPriorityO
     const std::unique_ptr<StepTurn> own = low->add({0});
     StepTurn& busy = way == 1 ? *leaving : *other;
     busy.want();
-    step(*own, kNsPerS);
+    step(*own, 1000 * kNsPerS);
     EXPECT_TRUE(waits_until(*own, [&] {
       if (way == 0) {
         other->rest();
@@ -114,6 +114,26 @@ TEST_F(SharedTurnsTest, ReplicasComputeAsEverAndLetOthersBeginWhenTheirRequestsH
     auto begun = std::async(std::launch::async, [&] { own->begin(); });
     EXPECT_EQ(begun.wait_for(kLong), std::future_status::ready) << devices << " devices each";
     own->let_go();
+  }
+}
+
+// Another device has requests all the time.
+TEST_F(SharedTurnsTest, ReplicasOfLowPriorityAnswerAsEver) {
+  FleetLoad alone(options_for({}), *this);
+  alone.run(3, 3);
+  all = std::make_shared<SharedTurns>(steady_now_ns);
+  high = std::make_shared<ModelTurns>(all, 4);
+  low = std::make_shared<ModelTurns>(all, 1);
+  const std::unique_ptr<StepTurn> busy = high->add({});
+  busy->want();
+  for (const int devices : {1, 2}) {
+    ReplicaOptions options = options_for({.tensor = devices});
+    options.turns = low;
+    FleetLoad load(options, *this);
+    load.run(3, 3);
+    if (devices == 1) {
+      expect_same(load.answers, alone.answers);
+    }
   }
 }
 

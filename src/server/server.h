@@ -60,7 +60,7 @@ struct HostedModel {
   std::shared_ptr<const void> keeps;  // what the model refers to, inbox included; may be null
   std::string intent = {};            // that chose its configuration; empty: none did
   IntentPlan plan = {};               // for this intent
-  std::shared_ptr<TimeShare> share = nullptr;  // null: its priority cannot be changed
+  std::shared_ptr<TimeShare> share = nullptr;  // null: it has no priority
 };
 
 // What takes a model's place: the same model in another configuration.

@@ -132,7 +132,7 @@ class Service {
 
   // Called for each accepted request when all its choices have ended.
   std::function<void(const AnswerRecord&)> on_answered = log_answer;
-  // The model's share of its devices' time; null: it is alone.
+  // The model's share of its devices' time; null: it has no priority.
   std::shared_ptr<TimeShare> share;
   // What keeps the service: its answers share it. Expired: it is kept otherwise.
   std::weak_ptr<const void> owner;

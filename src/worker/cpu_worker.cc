@@ -233,9 +233,15 @@ bool CpuWorker::awaits_turn() const {
                      [](const DeviceWorker* device) { return device->awaits_turn(); });
 }
 
+// The devices of a group compute for all its homes.
 void CpuWorker::rest() {
-  for (DeviceWorker* const device : leader_.load()->group().devices) {
-    device->rest();
+  has_requests_ = false;
+  const Group& all = leader_.load()->group();
+  if (std::none_of(all.members.begin(), all.members.end(),
+                   [](const CpuWorker* member) { return member->has_requests_; })) {
+    for (DeviceWorker* const device : all.devices) {
+      device->rest();
+    }
   }
 }
 
@@ -249,6 +255,10 @@ void CpuWorker::start(std::vector<StepPlan> plans) {
   check(std::ssize(plans) == group().formation.home_count(), "a step has a plan for each home");
   const std::lock_guard lock(order_);
   const auto homes = std::make_shared<const std::vector<CpuWorker*>>(group().homes);
+  for (std::size_t home = 0; home < plans.size(); ++home) {
+    CpuWorker& worker = *(*homes)[home];
+    worker.has_requests_ = worker.has_requests_ || !plans[home].tokens.empty();
+  }
   const std::shared_ptr<UseMeter> meter = group().meter;
   const GroupStep step{++number_, std::make_shared<const std::vector<StepPlan>>(std::move(plans)),
                        [homes, meter](HomeResult result) {

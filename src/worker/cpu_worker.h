@@ -69,7 +69,7 @@ class CpuWorker : public Executor {
   std::optional<std::uint64_t> pieces_prepared() const override;
   void give_up() override;
   bool given_up() const { return devices_.front()->given_up(); }
-  // No request of the replica needs the devices of its group until the next step is started.
+  // The replica has no requests until the next step with tokens of it is started.
   void rest();
 
   // Copies KV blocks of another worker into this one's, after the steps started so far and before
@@ -141,6 +141,7 @@ class CpuWorker : public Executor {
   std::atomic<int> first_in_group_ = 0;  // of its own devices, among the leader's
   std::vector<Group> groups_;            // those that it joined with others, innermost first
   std::uint64_t number_ = 0;             // of the last entry that has one
+  bool has_requests_ = false;            // as steps and rest() tell
   std::unordered_map<MorphId, MorphStep> steps_;  // prepared, neither committed nor aborted
   std::vector<std::vector<BlockId>> live_;        // by home, for the next commit
 };

@@ -164,12 +164,15 @@ void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& mov
   const Group& to = group();
   check(from.formation.home_count() == 1 && to.formation.home_count() == 1,
         "KV is copied between what serves as one");
+  const bool one_fabric = fabric_ != nullptr && fabric_ == source.fabric_;
   std::vector<std::shared_ptr<const KvLayout>> layouts;
-  for (DeviceWorker* const device : from.devices) {
-    layouts.push_back(std::make_shared<const KvLayout>(device->rank().kv().layout()));
+  for (std::size_t device = 0; device < from.devices.size(); ++device) {
+    KvLayout layout = from.devices[device]->rank().kv().layout();
+    layout.device = one_fabric ? from.formation.devices[device] : -1;
+    layouts.push_back(std::make_shared<const KvLayout>(std::move(layout)));
   }
   KvCopy copy{.sources = {}, .moves = moves, .groups = {}, .done = {}};
-  if (fabric_ != nullptr && fabric_ == source.fabric_) {  // else failed groups serve no more
+  if (one_fabric) {  // else failed groups serve no more
     copy.groups = to.formation.devices;
     copy.groups.insert(copy.groups.end(), from.formation.devices.begin(),
                        from.formation.devices.end());

@@ -101,7 +101,7 @@ struct NotedTurn final : StepTurn {
     note("begin ");
   }
   bool waits() const override { return now_waits; }
-  void end() override { note("end "); }
+  void end(TimeNs) override { note("end "); }
   void let_go() override {
     note("let go ");
     may_begin.release(2);

@@ -285,23 +285,29 @@ void DeviceWorker::run_entries() {
 }
 
 void DeviceWorker::run(const GroupStep& step) {
-  const auto now_without_waits_ns = [this] {
+  const auto waited_ns = [this] {
     Fabric* const fabric = place_.fabric;
-    return UseMeter::now_ns() -
-           (fabric == nullptr ? 0 : fabric->progress().waited_ns(place_.on_fabric));
+    return fabric == nullptr ? 0 : fabric->progress().waited_ns(place_.on_fabric);
   };
+  // While the device waits for its turn, other models compute on its CPUs, and copies keep to their
+  // share.
   background_.step_begins();
   if (turn_ != nullptr) {
     turn_->begin();
   }
-  const TimeNs begun_ns = now_without_waits_ns();
-  std::vector<HomeResult> results = rank_->run(step.number, *step.plans);
+  const TimeNs begun_ns = UseMeter::now_ns();
+  const TimeNs waited_before_ns = waited_ns();
+  std::vector<HomeResult> results;
+  if (!given_up_) {  // meanwhile
+    results = rank_->run(step.number, *step.plans);
+  }
+  const TimeNs waits_ns = waited_ns() - waited_before_ns;
   if (turn_ != nullptr) {
-    turn_->end();
+    turn_->end(waits_ns);
   }
   background_.step_ends();
   if (step.meter) {
-    step.meter->computed(now_without_waits_ns() - begun_ns);
+    step.meter->computed(UseMeter::now_ns() - begun_ns - waits_ns);
   }
   for (HomeResult& result : results) {
     if (!given_up_ && sound()) {

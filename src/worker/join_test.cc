@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <string>
 #include <tuple>
@@ -199,6 +200,25 @@ TEST(MoveBetweenGroups, HasTheBitsOfReplicasThatStandAlone) {
       }
     }
   }
+}
+
+// Its group is about to change what its devices hold.
+TEST(MoveBetweenGroups, IsCalledOffOnceADeviceOfTheSourceHasFailed) {
+  JoinScene fleet(JoinCase{"bf16"}, 4, 4);
+  const std::vector<JoinScene::Group> narrow = fleet.groups;
+  fleet.step();
+  fleet.groups = {fleet.join({narrow[0], narrow[1]}), fleet.join({narrow[2], narrow[3]})};
+  for (JoinScene::Group& group : fleet.groups) {
+    drop(fleet, group, true);
+    fleet.unify(group);
+  }
+  fleet.step();
+  fleet.groups = {fleet.groups[1]};
+  fleet.worker(1).give_up();
+  std::atomic<bool> copied = false;
+  fleet.worker(2).copy_blocks(fleet.worker(0), {{.from = 0, .to = 40}}, [&] { copied = true; });
+  fleet.step();  // comes after the copy
+  EXPECT_FALSE(copied);
 }
 
 // Goes forth and back by random steps of random kinds, and turns round at random places.

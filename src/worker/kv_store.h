@@ -25,6 +25,7 @@ struct KvLayout {
   std::vector<cpu::KvLayer> layers;  // of the model
   // By layer; null: each block is at the place of its number.
   std::vector<std::shared_ptr<const KvPlaces>> places;
+  int device = -1;  // of the reader's fabric; -1: it is on another one, or on none
 
   const std::byte* block(int layer, BlockId block) const {
     const auto index = static_cast<std::size_t>(layer);

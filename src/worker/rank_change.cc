@@ -45,6 +45,8 @@ void Rank::move_kv_of(const GroupChange& change, int device) {
 void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {
   // After this, no device reads what this one showed or computes a step in the old formation.
   meet(change, 1);
+  // If the group has lost a device, another one may still read a block for a copy called off.
+  place_.fabric->progress().await_readers(place_.on_fabric);
   if (change.hold) {
     const auto& [layer, component, runs] = change.hold->step;
     if (component == Component::kAttention) {

@@ -43,12 +43,12 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                   .Add({{"model_name", model_name}})),
       priority_(BuildGauge()
                     .Name("protean:model_priority")
-                    .Help("Weight of the model on devices that it shares with others.")
+                    .Help("Priority of the model on CPUs that it shares with others.")
                     .Register(registry)
                     .Add({{"model_name", model_name}})),
       step_seconds_(BuildCounter()
                         .Name("protean:step_seconds_total")
-                        .Help("Time that steps of the model took, summed over its devices.")
+                        .Help("Time for which the model's devices computed steps, all together.")
                         .Register(registry)
                         .Add({{"model_name", model_name}})),
       together_(changes(registry, model_name, "group")),

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <boost/json/serialize.hpp>
-#include <optional>
 #include <string>
 #include <variant>
 
@@ -16,14 +15,20 @@ namespace {
 namespace json = boost::json;
 
 // Reads {"priority": 4}.
-std::optional<int> read_priority(const std::string& body) {
+Checked<int> read_priority(const std::string& body) {
   const Checked<json::value> parsed = parse_json_body(body);
-  const json::value* const value = std::get_if<json::value>(&parsed);
-  const json::object* const fields = value == nullptr ? nullptr : value->if_object();
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
+    return *error;
+  }
+  const json::object* const fields = std::get<json::value>(parsed).if_object();
   const json::value* const number = fields == nullptr ? nullptr : fields->if_contains("priority");
-  if (number == nullptr || !number->is_int64() || fields->size() != 1 || number->get_int64() < 1 ||
-      number->get_int64() > kMostPriority) {
-    return std::nullopt;
+  if (number == nullptr || fields->size() != 1) {
+    return ApiError{.message = R"(send {"priority": 4} and no other field)", .param = "priority"};
+  }
+  if (!number->is_int64() || number->get_int64() < 1 || number->get_int64() > kMostPriority) {
+    return ApiError{.message = fmt::format("priority {} must be a whole number from 1 to {}",
+                                           excerpt(json::serialize(*number)), kMostPriority),
+                    .param = "priority"};
   }
   return static_cast<int>(number->get_int64());
 }
@@ -38,19 +43,15 @@ void show_share(const TimeShare& share, json::object& shown) {
 HttpReply priority_reply(const HttpCall& call, const Service& service) {
   const std::string& name = service.model().names.front();
   if (service.share == nullptr) {
-    return error_reply(
-        {.status = 409, .message = fmt::format("{} shares its devices with no model", name)});
+    return error_reply({.status = 409, .message = fmt::format("{} has no priority", name)});
   }
   if (call.method == "PUT") {
-    const std::optional<int> asked = read_priority(call.body);
-    if (!asked) {
-      return error_reply({.message = fmt::format(R"(send {{"priority": 4}}, a whole number from 1 )"
-                                                 "to {}",
-                                                 kMostPriority),
-                          .param = "priority"});
+    const Checked<int> asked = read_priority(call.body);
+    if (const ApiError* error = std::get_if<ApiError>(&asked)) {
+      return error_reply(*error);
     }
-    log::info("the priority of {} is {}", name, *asked);
-    service.share->set_priority(*asked);
+    service.share->set_priority(std::get<int>(asked));
+    log::info("the priority of {} is {}", name, std::get<int>(asked));
   }
   json::object shown{{"model", name}};
   show_share(*service.share, shown);
