@@ -210,8 +210,7 @@ double Fleet::seconds_to_part(const FormView& view, GroupBy by, const Load& load
       bytes -= component_bytes(config.spec, Component::kAttention, layer.attention);
     }
   }
-  return seconds_to_group(view, load) +
-         static_cast<double>(bytes) / kHomes / view.copy_bytes_per_s;
+  return seconds_to_group(view, load) + static_cast<double>(bytes) / kHomes / view.copy_bytes_per_s;
 }
 
 // Returns how a group's homes would serve, at the speed that their own steps have taught: what a
