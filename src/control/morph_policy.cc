@@ -65,8 +65,8 @@ std::string reason_against(const Considered& to, const Considered& stay, double 
   if (to.kl_nats >= stay.kl_nats) {
     return pays(to.outlook, stay.outlook) ? "" : "does not save a request and a fifth of the cost";
   }
-  if (to.kl_nats > (1 - kAccuracy) * stay.kl_nats) {
-    return "does not lose a fifth less than the present form";
+  if (kQualityStep * to.kl_nats > stay.kl_nats) {
+    return "loses more than a tenth as much as the present form";
   }
   if (!no_later(to.outlook, stay.outlook)) {
     return "would make more requests late if the most arrivals lasted for a minute";

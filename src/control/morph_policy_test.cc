@@ -75,18 +75,6 @@ TEST_F(Decide, RestoresWhenTheLoadHasFallenAndNotBefore) {
   EXPECT_EQ(decided(unsure, low), low);
 }
 
-// Full precision would be late at some loads that part of the layers at 8 bits carry.
-TEST_F(Decide, RestoresAsFarAsTheLoadAllows) {
-  const Form eight = path_to(bounds, Precision::kW8).back();
-  bool part = false;
-  for (double per_s = 6; per_s < 30; ++per_s) {
-    const Form form = decided(load_of(per_s), eight);
-    part = part || (place(form) > 0 && place(form) < place(eight));
-  }
-  EXPECT_TRUE(part);
-  EXPECT_EQ(decided(load_of(6), eight), full);
-}
-
 TEST_F(Decide, LowersNothingToAVariantThatIsNotPackedYet) {
   std::vector<SwapComponent> missing;
   for (int layer = 0; layer < bounds.spec.layers; ++layer) {

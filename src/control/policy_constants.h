@@ -11,8 +11,8 @@ namespace protean {
 // tokens at w4 loses about 4.5 nats, at w8a8 a sixth of one.
 inline constexpr double kLatePerNat = 0.02;
 
-// The factor by which the modes' prices of quality differ: precisions lose 0.0002 to 0.1 nats a
-// token.
+// The factor by which losses of quality differ noticeably: precisions lose 0.0002 to 0.1 nats a
+// token. Modes are so far apart, and a form that is raised loses so much less.
 inline constexpr double kQualityStep = 10;
 
 // Seconds that a prediction looks ahead at most: a later return of the load is another decision.
