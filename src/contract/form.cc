@@ -43,6 +43,9 @@ Status validate_devices(const Form& form, const ModelSpec& spec,
       return illegal("device {} is used twice", device.value);
     }
     used.push_back(device);
+    if (holding.lacking_pages < 0) {
+      return illegal("device {} lacks {} pages", device.value, holding.lacking_pages);
+    }
     if (static_cast<int>(holding.layers.size()) != spec.layers) {
       return illegal("device {} is told of {} layers, the model has {}", device.value,
                      holding.layers.size(), spec.layers);

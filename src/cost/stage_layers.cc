@@ -18,7 +18,9 @@ class StageFilling {
         layers_(static_cast<int>(form.layer_precision.size())),
         stride_(kv_layer_block_bytes(spec, form.kv) / form.shards * (form.shards / tensor)) {
     const auto pages_of = [&](Component component, Precision precision) {
-      return component_pages(spec, component, precision, room.page_bytes, form.shards) / tensor;
+      const ShardRun run = shards_kept(form, component, {0, form.shards / tensor});
+      return component_pages(spec, component, precision, room.page_bytes, form.shards) /
+             form.shards * run.count;
     };
     embeddings_ = pages_of(Component::kEmbeddings, form.embeddings);
     for (const LayerPrecision& layer : form.layer_precision) {

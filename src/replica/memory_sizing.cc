@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -344,25 +345,26 @@ Status size_alike(const ModelOptions& options, const ModelSpec& spec, const Aske
 }
 
 // Gives each device of a pipeline pages of its own number, at most what `room` has for it, and no
-// more than all sequences at their full length need. Returns false and changes nothing if they do
-// not suffice.
+// more than it can use: all stages hold the same blocks. Returns false and changes nothing if they
+// do not suffice.
 bool size_stages(const ModelOptions& options, const ModelSpec& spec, const DeviceGroup& group,
                  const StageRoom& room, Sizing& sizing) {
   const std::int64_t page_bytes = room.page_bytes;
   Form form = with_stages(spec, group, options.group.stages, room, sizing.form);
   const std::int64_t lent =
       options.ladder.empty() ? 0 : least_kv_to_lend(options, spec, form, page_bytes) / page_bytes;
-  Form full = form;
-  full.kv.blocks = room.most_blocks;
-  std::vector<std::int64_t> pages = room.pages;
-  for (std::size_t device = 0; device < pages.size(); ++device) {
-    pages[device] =
-        std::min(pages[device], pages_on(spec, full, static_cast<int>(device), page_bytes) + lent);
-  }
-  const std::int64_t most = *std::max_element(pages.begin(), pages.end());
-  for (std::size_t device = 0; device < pages.size(); ++device) {
-    form.group[device].lacking_pages = most - pages[device];
-  }
+  const auto pages_with = [&](std::int64_t blocks) {
+    Form with = form;
+    with.kv.blocks = blocks;
+    std::vector<std::int64_t> pages = room.pages;
+    for (std::size_t device = 0; device < pages.size(); ++device) {
+      with.group[device].lacking_pages = 0;
+      pages[device] = std::min(pages[device],
+                               pages_on(spec, with, static_cast<int>(device), page_bytes) + lent);
+    }
+    return pages;
+  };
+  std::int64_t most = give_pages(form, pages_with(room.most_blocks));
   Form least = form;
   least.kv.blocks = is_any_length(options)
                         ? 1
@@ -371,11 +373,13 @@ bool size_stages(const ModelOptions& options, const ModelSpec& spec, const Devic
                               : weight_pages(spec, form, page_bytes) + lent) > most) {
     return false;
   }
+  form.kv.blocks = std::min(kv_blocks_beside(spec, form, most, page_bytes), kMostBlocks);
+  if (options.ladder.empty()) {  // a form that can change uses them at lower precisions
+    form.kv.blocks = std::min(form.kv.blocks, room.most_blocks);
+    most = give_pages(form, pages_with(form.kv.blocks));
+  }
   sizing.budget = {.page_bytes = page_bytes, .pages = most};
-  sizing.form = form;
-  // A form that can change starts with all blocks that fit, since it returns to this form.
-  sizing.form.kv.blocks = std::min(kv_blocks_beside(spec, form, most, page_bytes),
-                                   options.ladder.empty() ? room.most_blocks : kMostBlocks);
+  sizing.form = std::move(form);
   return true;
 }
 

@@ -337,8 +337,9 @@ TEST(Sizing, StagesUseTheMemoryOfTheirDevices) {
     for (std::size_t device = 0; device < 2; ++device) {
       const std::int64_t pages = budget.pages - sizing->form.group[device].lacking_pages;
       EXPECT_LE(pages * budget.page_bytes + activations, *parse_bytes(memory[device]));
-      EXPECT_LE(pages_on(spec, sizing->form, static_cast<int>(device), budget.page_bytes),
-                budget.pages);
+      EXPECT_EQ(pages_on(spec, sizing->form, static_cast<int>(device), budget.page_bytes),
+                budget.pages)
+          << "no page is of no use";
     }
   }
   ModelOptions named = with_memory(directory, "60MiB", "22MiB");
@@ -347,6 +348,7 @@ TEST(Sizing, StagesUseTheMemoryOfTheirDevices) {
   ASSERT_TRUE(even.ok());
   EXPECT_EQ(layers_of_stages(even->form), (std::vector<int>{2, 2}));
   EXPECT_EQ(even->form.kv.blocks, alike->form.kv.blocks);
+  EXPECT_LE(even->device_bytes, *parse_bytes("22MiB")) << "the other stage has no more blocks";
 }
 
 TEST(Sizing, StagesTakeNoMoreThanTheyNeed) {

@@ -43,4 +43,12 @@ Form with_stages(const ModelSpec& spec, const DeviceGroup& group, const std::str
   return form;
 }
 
+std::int64_t give_pages(Form& form, const std::vector<std::int64_t>& pages) {
+  const std::int64_t most = *std::max_element(pages.begin(), pages.end());
+  for (std::size_t device = 0; device < pages.size(); ++device) {
+    form.group[device].lacking_pages = most - pages[device];
+  }
+  return most;
+}
+
 }  // namespace protean

@@ -22,4 +22,7 @@ std::vector<std::int64_t> memory_of_stages(const DeviceGroup& group,
 Form with_stages(const ModelSpec& spec, const DeviceGroup& group, const std::string& stages,
                  const StageRoom& room, Form form);
 
+// Gives the devices of a group so many pages each, and returns the most of them.
+std::int64_t give_pages(Form& form, const std::vector<std::int64_t>& pages);
+
 }  // namespace protean

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "control/scene_for_test.h"
 #include "cost/memory.h"
 
@@ -65,6 +67,22 @@ TEST(MorphModel, ACopyBetweenDevicesLeavesTheirLinkToTransfers) {
       << "half of what is left during steps";
   scene.model.copy_until(0, all_ns, 0, shared);
   EXPECT_EQ(scene.model.copied_ns(all_ns, 0, shared), 2 * all_ns) << "nothing is copied yet";
+}
+
+// A copy over two links goes on while both are free, however often its progress is counted.
+TEST(MorphModel, ACopyOverSeveralLinksWaitsForTransfersOnAny) {
+  CopyScene scene({.copy_bytes_per_us = 100});
+  const TimeNs all_ns = scene.copy_ns();
+  const int both[] = {0, 1};
+  SharedLinks links;
+  links.take(std::span(both).first(1), 0, all_ns);
+  links.take(std::span(both).last(1), all_ns, all_ns);
+  const BackgroundLinks shared{&links, both};
+  EXPECT_EQ(scene.model.copied_ns(0, 0, shared), 3 * all_ns);
+  for (const TimeNs at_ns : {all_ns / 2, all_ns, 3 * all_ns / 2}) {
+    scene.model.copy_until(at_ns - all_ns / 2, at_ns, 0, shared);
+    EXPECT_EQ(scene.model.copied_ns(at_ns, 0, shared), 3 * all_ns);
+  }
 }
 
 TEST(MorphModel, CopiesWaitForOneAnotherAndAnAbortedOneForNone) {

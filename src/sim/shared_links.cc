@@ -59,20 +59,21 @@ TimeNs SharedLinks::after_ns(const Taken& taken, TimeNs from_ns, TimeNs wanted_n
   return at_ns + wanted_ns;
 }
 
+void SharedLinks::unite(Taken& taken, TimeNs begin_ns, TimeNs end_ns) {
+  for (auto next = first_after(taken, begin_ns); next != taken.end() && next->first <= end_ns;
+       next = taken.erase(next)) {
+    begin_ns = std::min(begin_ns, next->first);
+    end_ns = std::max(end_ns, next->second);
+  }
+  taken[begin_ns] = end_ns;
+}
+
 TimeNs SharedLinks::take(Taken& taken, TimeNs from_ns, TimeNs busy_ns) {
   if (busy_ns <= 0) {
     return from_ns;
   }
   const TimeNs end_ns = after_ns(taken, from_ns, busy_ns);
-  // All gaps up to the end are taken now.
-  TimeNs begin_ns = from_ns;
-  TimeNs last_ns = end_ns;
-  for (auto next = first_after(taken, from_ns); next != taken.end() && next->first <= end_ns;
-       next = taken.erase(next)) {
-    begin_ns = std::min(begin_ns, next->first);
-    last_ns = std::max(last_ns, next->second);
-  }
-  taken[begin_ns] = last_ns;
+  unite(taken, from_ns, end_ns);  // all gaps up to the end are taken now
   return end_ns;
 }
 
@@ -104,32 +105,32 @@ TimeNs SharedLinks::take(std::span<const int> links, TimeNs from_ns, TimeNs busy
   return end_ns;
 }
 
-TimeNs SharedLinks::free_ns(std::span<const int> links, TimeNs from_ns, TimeNs until_ns) const {
-  TimeNs least_ns = until_ns - from_ns;
-  for (const int link : links) {
+// Returns the times at which a transfer takes any of the links.
+SharedLinks::Taken SharedLinks::taken_on_any(std::span<const int> links) const {
+  Taken all;
+  for (const int link : std::set<int>(links.begin(), links.end())) {
     const auto found = taken_.find(link);
-    if (found == taken_.end()) {
-      continue;
+    if (found != taken_.end()) {
+      for (const auto& [begin_ns, end_ns] : found->second) {
+        unite(all, begin_ns, end_ns);
+      }
     }
-    TimeNs left_ns = until_ns - from_ns;
-    for (auto next = first_after(found->second, from_ns);
-         next != found->second.end() && next->first < until_ns; ++next) {
-      left_ns -= std::min(next->second, until_ns) - std::max(next->first, from_ns);
-    }
-    least_ns = std::min(least_ns, left_ns);
   }
-  return least_ns;
+  return all;
+}
+
+TimeNs SharedLinks::free_ns(std::span<const int> links, TimeNs from_ns, TimeNs until_ns) const {
+  const Taken taken = taken_on_any(links);
+  TimeNs left_ns = until_ns - from_ns;
+  for (auto next = first_after(taken, from_ns); next != taken.end() && next->first < until_ns;
+       ++next) {
+    left_ns -= std::min(next->second, until_ns) - std::max(next->first, from_ns);
+  }
+  return left_ns;
 }
 
 TimeNs SharedLinks::after_ns(std::span<const int> links, TimeNs from_ns, TimeNs wanted_ns) const {
-  TimeNs last_ns = from_ns + wanted_ns;
-  for (const int link : links) {
-    const auto found = taken_.find(link);
-    if (found != taken_.end()) {
-      last_ns = std::max(last_ns, after_ns(found->second, from_ns, wanted_ns));
-    }
-  }
-  return last_ns;
+  return after_ns(taken_on_any(links), from_ns, wanted_ns);
 }
 
 void SharedLinks::forget_before(TimeNs at_ns) {

@@ -26,7 +26,7 @@ class SharedLinks {
 
   // Returns the time from `from_ns` to `until_ns` in which no transfer has taken any of the links.
   TimeNs free_ns(std::span<const int> links, TimeNs from_ns, TimeNs until_ns) const;
-  // Returns when each link has been free for so long since `from_ns`.
+  // Returns when all links have been free at the same time for so long since `from_ns`.
   TimeNs after_ns(std::span<const int> links, TimeNs from_ns, TimeNs wanted_ns) const;
 
   // Forgets transfers that have ended by then. No later call may ask about a time before it.
@@ -37,8 +37,10 @@ class SharedLinks {
   using Taken = std::map<TimeNs, TimeNs>;
 
   static Taken::const_iterator first_after(const Taken& taken, TimeNs at_ns);
+  static void unite(Taken& taken, TimeNs begin_ns, TimeNs end_ns);
   static TimeNs after_ns(const Taken& taken, TimeNs from_ns, TimeNs wanted_ns);
   static TimeNs take(Taken& taken, TimeNs from_ns, TimeNs busy_ns);
+  Taken taken_on_any(std::span<const int> links) const;
 
   std::map<int, Taken> taken_;  // by link
 };

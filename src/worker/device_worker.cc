@@ -57,11 +57,6 @@ Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& option
   const PageBudget& budget = *options.pages;
   const Holding& holding = options.form.group[static_cast<std::size_t>(place.device)];
   const std::int64_t pages = budget.pages - holding.lacking_pages;
-  Result<std::unique_ptr<cpu::PagePool>> pool =
-      cpu::PagePool::create(budget.page_bytes, pages, device_of(options, place).where.nodes);
-  if (!pool) {
-    return pool.error();
-  }
   const std::int64_t weights =
       weight_pages_on(spec, options.form, place.device, budget.page_bytes) - holding.lacking_pages;
   const std::int64_t kv = kv_pages_on(spec, options.form, place.device, budget.page_bytes);
@@ -72,6 +67,11 @@ Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& option
                       format_bytes(weights * budget.page_bytes), options.form.kv.blocks,
                       format_bytes(kv * budget.page_bytes),
                       format_bytes(pages * budget.page_bytes));
+  }
+  Result<std::unique_ptr<cpu::PagePool>> pool =
+      cpu::PagePool::create(budget.page_bytes, pages, device_of(options, place).where.nodes);
+  if (!pool) {
+    return pool.error();
   }
   if (const Status backed = back_all(**pool); !backed) {
     return backed.error();
