@@ -51,8 +51,8 @@ std::vector<Form> form_path(const FormBounds& bounds);
 
 // Returns forms that are not on the path of the bounds and may be better than one that is:
 //  - Only the embeddings are lowered, if KV of the form of quiet times has room for their variant.
-//  - The first half of the targets in order is two rungs down, and no other target has begun the
-//    first of these. The variants are smaller than those of a whole rung, so they are read sooner.
+//  - The first half of the targets in order is two rungs below the other half. The variants are
+//    smaller than those of all targets one rung down, so they are read sooner.
 // Each has as many KV blocks as fit, but no more than the last form of the path.
 std::vector<Form> forms_beside(const FormBounds& bounds, const std::vector<Form>& path);
 

@@ -196,7 +196,8 @@ std::vector<Way> MorphPolicy::ways_down(const StepSpeed& speed, const Situation&
   const Way stay = way(speed, now);
   std::vector<Way> ways;
   for (const Candidate& to : candidates_) {
-    if (to.traits.kl_nats > stay.course.to.kl_nats && above_floor(bounds_, to.form)) {
+    if (to.traits.kl_nats > stay.course.to.kl_nats && above_floor(bounds_, to.form) &&
+        kv_suffices(to, now)) {
       ways.push_back(way_to(to, stay, now));
     }
   }
@@ -223,19 +224,20 @@ MorphPolicy::Candidate MorphPolicy::within_reach(const Candidate& to, const Situ
   return form == to.form ? to : candidate_of(with_fitting_kv(bounds_, std::move(form)));
 }
 
-// Returns true if a form has more KV, or if KV on the way to it always holds what is needed.
-// Without free pages, KV lends some to the last swaps of a way up, and many to the embeddings if
-// they alone are lowered.
-bool MorphPolicy::kv_suffices(const Form& to, const Situation& now) const {
+// Returns true if a form loses more and has more KV, or if KV on the way to it always holds what is
+// needed. Without free pages, KV lends some to the last swaps of a way up, and many to the
+// embeddings if they alone are lowered.
+bool MorphPolicy::kv_suffices(const Candidate& to, const Situation& now) const {
   const Form& full = path_.front();
   const bool embeddings_alone =
-      to.layer_precision == full.layer_precision && to.embeddings != full.embeddings;
-  if (to.kv.blocks >= now.heading.kv.blocks && !embeddings_alone) {
+      to.form.layer_precision == full.layer_precision && to.form.embeddings != full.embeddings;
+  if (to.form.kv.blocks >= now.heading.kv.blocks && !embeddings_alone &&
+      to.traits.kl_nats >= kl_nats(options_.loss, bounds_, now.heading)) {
     return true;
   }
   const Result<Morph> way = embeddings_alone
-                                ? plan_morph(now.committed, to, bounds_)
-                                : plan_with_or_without_embeddings(now.committed, to, bounds_);
+                                ? plan_morph(now.committed, to.form, bounds_)
+                                : plan_with_or_without_embeddings(now.committed, to.form, bounds_);
   return way.ok() && least_kv_blocks(now.committed, *way) >= now.needed_blocks;
 }
 
@@ -271,20 +273,24 @@ Decision MorphPolicy::weigh(const StepSpeed& speed, const Load& load, const Situ
       continue;  // it was considered already; forms out of reach can leave several such
     }
     const bool lasts = stay.serves() && reached.traits.kl_nats < stay.kl_nats;
-    if (!lasts && up && !up_now) {
-      up_now = consider(candidate_of(weighed[*up].form), false);
-    }
     Considered& to = weighed.emplace_back(consider(reached, lasts));
     to.verdict = reason_against(to, lasts ? stay_for_long : up_now.value_or(stay), lasted_s);
     std::optional<std::size_t>& best = lasts ? up : down;
     const bool beats_best =
         !best || (lasts ? to.kl_nats < weighed[*best].kl_nats
                         : to.outlook.most_cost < weighed[*best].outlook.most_cost);
-    if (to.verdict.empty() && beats_best) {
-      if (kv_suffices(to.form, now)) {
-        best = weighed.size() - 1;
-      } else {
-        to.verdict = "KV in use would not fit during the morph";
+    if (!to.verdict.empty() || !beats_best) {
+      continue;
+    }
+    const Considered at_present = lasts ? consider(reached, false) : to;
+    if (!kv_suffices(reached, now)) {
+      to.verdict = "KV in use would not fit during the morph";
+    } else if (lasts && pays(stay.outlook, at_present.outlook)) {
+      to.verdict = "would be left again at once";
+    } else {
+      best = weighed.size() - 1;
+      if (lasts) {
+        up_now = at_present;
       }
     }
   }
@@ -300,7 +306,7 @@ std::optional<Wanted> MorphPolicy::decide(const PaperRule& rule, const Situation
   const std::size_t step = !bounds_.order.empty() && bounds_.order.front().half ? 2 : 1;
   const std::size_t to =
       rule.next(at, path_.size(), step, path_[at - std::min(step, at)].kv.blocks);
-  if (path_[to] == now.heading || !kv_suffices(path_[to], now) ||
+  if (path_[to] == now.heading || !kv_suffices(candidate_of(path_[to]), now) ||
       (!now.missing.empty() && within_reach(candidate_of(path_[to]), now).form != path_[to])) {
     return std::nullopt;
   }

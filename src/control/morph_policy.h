@@ -84,7 +84,7 @@ class MorphPolicy {
   Candidate candidate_of(Form form) const;
   Candidate within_reach(const Candidate& to, const Situation& now) const;
   Way way_to(const Candidate& to, Way way, const Situation& now) const;
-  bool kv_suffices(const Form& to, const Situation& now) const;
+  bool kv_suffices(const Candidate& to, const Situation& now) const;
 
   PolicyOptions options_;
   FormBounds bounds_;

@@ -127,6 +127,8 @@ TEST_F(Decide, LowersTheEmbeddingsAloneIfThatPaysMore) {
     const auto other = careful.decide({slow, 512}, load_of(per_s), crowded).wanted;
     EXPECT_TRUE(!other || other->form.layer_precision != full.layer_precision)
         << "KV has no room for the new variant in addition to the old one";
+    EXPECT_EQ(careful.ways_down({slow, 512}, crowded).size() + 1,
+              careful.ways_down({slow, 512}, at(full)).size());
   }
   EXPECT_TRUE(alone);
 }
@@ -144,6 +146,46 @@ TEST_F(Decide, WeighsAFormBesideThePathThatIsReachedSooner) {
   ASSERT_NE(all, forms.end());
   EXPECT_GT(half->morph_s, 0);
   EXPECT_LT(2 * half->morph_s, all->morph_s);
+}
+
+// From half of the layers at 4 bits to all at 8, some layers are lowered first.
+TEST_F(Decide, AWayUpThatLowersSomeLayersTakesNoKvInUse) {
+  FormBounds none_free = bounds;
+  none_free.budget.pages -= none_free.budget.reserve;
+  none_free.budget.reserve = 0;
+  const MorphPolicy tight(options_for(MorphMode::kBalanced), none_free, {.most_sequences = 64});
+  Situation now = at(forms_beside(none_free, tight.path()).back());
+  const auto verdict = [&] {
+    const auto forms = tight.explain(speed, load_of(24), now).predictions;
+    const auto eight = std::find_if(forms.begin(), forms.end(), [](const FormPrediction& form) {
+      return form.precision == "w8:16";
+    });
+    return eight == forms.end() ? "not weighed" : eight->verdict;
+  };
+  ASSERT_EQ(precision_label(now.heading), "bf16:8+w4:8");
+  EXPECT_EQ(verdict(), "chosen");
+  now.needed_blocks = now.heading.kv.blocks;
+  EXPECT_EQ(verdict(), "KV in use would not fit during the morph");
+}
+
+// With a target for each token, all requests of a form are late or none, and at more arrivals two
+// forms may be late alike.
+TEST_F(Decide, DoesNotGoUpOnlyToComeBackAtOnce) {
+  for (const int tpot_ms : {10, 13, 17}) {
+    PolicyOptions options = options_for(MorphMode::kBalanced);
+    options.tpot_ns = tpot_ms * kNsPerMs;
+    const MorphPolicy steady(options, bounds, {.most_sequences = 64});
+    for (double per_s = 2; per_s < 40; per_s += 2) {
+      for (std::size_t from = 1; from < steady.path().size(); from += 5) {
+        const Form& low = steady.path()[from];
+        const auto up = steady.decide(speed, load_of(per_s), at(low)).wanted;
+        if (up && !up->lowers) {
+          const auto next = steady.decide(speed, load_of(per_s), at(up->form)).wanted;
+          EXPECT_TRUE(!next || next->form != low) << per_s << " a second, " << tpot_ms << " ms";
+        }
+      }
+    }
+  }
 }
 
 // Requests that already wait and would be late are reason enough, without further arrivals.

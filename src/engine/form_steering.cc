@@ -70,6 +70,12 @@ bool FormSteering::frees_pages(const Form& to) const {
   return with_free_pages(to).kv.blocks > with_free_pages(run_.committed()).kv.blocks;
 }
 
+// Returns true if a form is worth pages of sequences that run. The embeddings alone are not: they
+// are one piece, whose variant may take most of KV.
+bool FormSteering::may_preempt(const Form& to) const {
+  return frees_pages(to) && to.layer_precision != run_.committed().layer_precision;
+}
+
 // Lets KV take the pages that a morph which ended early left free, if neither a policy nor an
 // operator decides about them. What is still under way goes on.
 void FormSteering::take_free_pages() {
@@ -104,7 +110,7 @@ void FormSteering::advance(bool quiet) {
     const Wanted wanted{run_.wanted(), run_.reason(), true};
     run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
     pace_.bytes = 0;
-    if (frees_pages(wanted.form)) {
+    if (may_preempt(wanted.form)) {
       go_towards(wanted);  // KV was to lend more than the first swap needs
     } else {
       changed_ns_ = now_ns_;
@@ -262,7 +268,7 @@ void FormSteering::go_towards(const Wanted& wanted) {
   pace_.bytes = run_.busy() ? 0 : policy_.seconds(from, after(from, *morph), 1);
   pace_.began_ns = now_ns_;
   const bool idle_only = idle > 0 && least_kv_blocks(from, *morph) >= needed_blocks();
-  run_.retarget(*morph, frees_pages(wanted.form) && !idle_only, now_ns_);
+  run_.retarget(*morph, may_preempt(wanted.form) && !idle_only, now_ns_);
 }
 
 SteeringState FormSteering::state() const {

@@ -135,6 +135,7 @@ class FormSteering {
   void go_towards(const Wanted& wanted);
   Form with_free_pages(Form form) const;
   bool frees_pages(const Form& to) const;
+  bool may_preempt(const Form& to) const;
   void take_free_pages();
   Status check_precisions(const FormWish& wish) const;
   Result<Form> form_of(const FormWish& wish) const;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -73,15 +74,16 @@ TEST(JobQueue, WorkWaitsForItsTurn) {
 
 TEST(JobQueue, WorkWaitsForShortJobsFirst) {
   JobQueue jobs;
-  std::string order;
   std::binary_semaphore began{0};
   std::binary_semaphore hurries{0};
+  std::binary_semaphore turn{0};
+  bool overtaken = true;
   jobs.give([&] {
     jobs.run_aside([&] {
       began.release();
       hurries.acquire();
       jobs.await_turn([] { return true; }, 0);
-      order += "work";
+      turn.release();
       jobs.close();
     });
   });
@@ -89,11 +91,11 @@ TEST(JobQueue, WorkWaitsForShortJobsFirst) {
   began.acquire();
   jobs.give_short([&] {
     hurries.release();
-    std::this_thread::yield();
-    order += "short ";
+    overtaken = turn.try_acquire_for(std::chrono::milliseconds(50));
   });
   thread.join();
-  EXPECT_EQ(order, "short work");
+  EXPECT_FALSE(overtaken);
+  EXPECT_TRUE(turn.try_acquire()) << "its turn comes after the short job";
 }
 
 TEST(JobQueue, ShortJobsRunFirstAndAClosedQueueDropsAll) {
