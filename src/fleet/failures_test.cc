@@ -129,6 +129,7 @@ TEST(Failures, ARequestOnItsWayBetweenGroupsGoesOnWhenOneOfThemFails) {
     EXPECT_FALSE(copies_to(scene, ReplicaId{2}));
     settle_with_time(scene);
     EXPECT_EQ(failed_of(scene), fmt::format("{} has lost memory; ", victim));
+    EXPECT_EQ(scene.groups(), victim < 2 ? "0 1 23" : "01 2 3");
     scene.expect_all_answered();
   }
 }

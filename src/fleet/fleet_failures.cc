@@ -157,10 +157,9 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
 void Fleet::forget_migrations(ReplicaId replica, TimeNs now_ns) {
   for (auto next = moves_.running.begin(); next != moves_.running.end();) {
     Migration& migration = next->second;
-    const bool source = migration.from == replica;
-    const bool concerned = source || migration.to == replica;
+    const bool concerned = migration.from == replica || migration.to == replica;
     if (concerned) {
-      migration.steps.forget(source, now_ns);
+      migration.steps.forget(now_ns);
     }
     next = concerned ? moves_.running.erase(next) : std::next(next);
   }

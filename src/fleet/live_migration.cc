@@ -90,14 +90,9 @@ void LiveMigration::call_off(TimeNs now_ns) {
   to_.drop(std::exchange(received_, {}), now_ns);
 }
 
-void LiveMigration::forget(bool source_failed, TimeNs now_ns) {
-  stage_ = Stage::kCalledOff;
-  if (source_failed) {
-    to_.drop(std::exchange(received_, {}), now_ns);
-  } else {
-    return_loan(now_ns);
-    from_.resume(request_, now_ns);
-  }
+void LiveMigration::forget(TimeNs now_ns) {
+  return_loan(now_ns);
+  call_off(now_ns);
 }
 
 void LiveMigration::hand_over(TimeNs now_ns) {

@@ -31,7 +31,7 @@ class LiveMigration {
 
   // Ends, because the devices of one of the engines have failed. Must be called before its requests
   // are given up; the end of a copy need not be told any more.
-  void forget(bool source_failed, TimeNs now_ns);
+  void forget(TimeNs now_ns);
 
   bool ended() const { return stage_ == Stage::kAdopted || stage_ == Stage::kCalledOff; }
   bool adopted() const { return stage_ == Stage::kAdopted; }
