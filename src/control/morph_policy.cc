@@ -274,7 +274,9 @@ Decision MorphPolicy::weigh(const StepSpeed& speed, const Load& load, const Situ
     }
     const bool lasts = stay.serves() && reached.traits.kl_nats < stay.kl_nats;
     Considered& to = weighed.emplace_back(consider(reached, lasts));
-    to.verdict = reason_against(to, lasts ? stay_for_long : up_now.value_or(stay), lasted_s);
+    to.verdict = stay.serves() && !lasts && to.form.kv.blocks < stay.form.kv.blocks
+                     ? "loses more and has less KV than the present form"
+                     : reason_against(to, lasts ? stay_for_long : up_now.value_or(stay), lasted_s);
     std::optional<std::size_t>& best = lasts ? up : down;
     const bool beats_best =
         !best || (lasts ? to.kl_nats < weighed[*best].kl_nats

@@ -146,6 +146,16 @@ TEST_F(Decide, WeighsAFormBesideThePathThatIsReachedSooner) {
   ASSERT_NE(all, forms.end());
   EXPECT_GT(half->morph_s, 0);
   EXPECT_LT(2 * half->morph_s, all->morph_s);
+  // It is no way down from there.
+  const auto at_eight =
+      policy.explain(speed, load_of(36), at(path_to(bounds, Precision::kW8).back())).predictions;
+  EXPECT_EQ(std::count_if(at_eight.begin(), at_eight.end(),
+                          [](const FormPrediction& form) {
+                            return form.precision == "bf16:8+w4:8" &&
+                                   form.verdict ==
+                                       "loses more and has less KV than the present form";
+                          }),
+            1);
 }
 
 // From half of the layers at 4 bits to all at 8, some layers are lowered first.
