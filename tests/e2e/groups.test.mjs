@@ -171,10 +171,10 @@ describe('a group of two devices that changes its form again and again', () => {
       const server = await startForm(cache, {}, ...shards, ...groups[name]);
       try {
         const { form: loaded } = await form(server);
-        await resizeWhileAnswering(server, requests(12));
+        await resizeWhileAnswering(server, requests(8));
         assert.equal((await want(server, { release: true })).status, 202);
         assert.deepEqual((await settled(server)).form, loaded);
-        const count = await storm(server, { seconds: Number(process.env.MORPH_SECONDS ?? 3), streams: 12, seed: 3, layers });
+        const count = await storm(server, { seconds: Number(process.env.MORPH_SECONDS ?? 2), streams: 8, seed: 3, layers });
         assert.ok(count.wishes > count.refused + 5, JSON.stringify(count));
       } finally {
         assert.equal(await server.stop(), 0, server.log);
@@ -184,7 +184,7 @@ describe('a group of two devices that changes its form again and again', () => {
   }
 });
 
-// Asks the same requests until the KV cache has changed its size 20 times meanwhile.
+// Asks the same requests until the KV cache has changed its size 10 times meanwhile.
 async function resizeWhileAnswering(server, some) {
   const expected = await answers(server, some);
   const { form: { kv_blocks: blocks } } = await form(server);
@@ -198,7 +198,7 @@ async function resizeWhileAnswering(server, some) {
   })();
   resizing.catch(() => { done = true; });  // it fails where it is awaited
   try {
-    for (let round = 0, resizes = 0; resizes < 20 && !done; ++round) {
+    for (let round = 0, resizes = 0; resizes < 10 && !done; ++round) {
       assert.deepEqual(await answers(server, some), expected, `round ${round}`);
       resizes = (await form(server)).totals.kv_resizes;
       assert.ok(round < 100, `${resizes} changes of the KV cache in ${round} rounds`);
