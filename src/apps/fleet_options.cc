@@ -26,7 +26,7 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
          "What becomes of a request that no replica can hold. off: it is refused; paper: "
          "replicas become one group for it, as in AMOEBA, and split again after it; "
          "layers: 2, 4 or 8 of them divide layers for it at once, as with KunServe, to compare; "
-         "neighbours: the same with the neighbours of the replica that --router chose, "
+         "neighbours: as paper, with the neighbours of the replica that --router chose, "
          "whatever others could hold, to compare; joint: as paper, and replicas also become "
          "one and split again if fewer requests are predicted to be late")
       ->check(one_of({"off", "paper", "layers", "neighbours", "joint"}))

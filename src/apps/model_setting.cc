@@ -84,7 +84,7 @@ void add_model_setting(CLI::App& app, ModelSetting& setting) {
       ->capture_default_str();
   app.add_option("--priority", setting.priority,
                  "Priority of the model on CPUs that several models share: while one of priority 4 "
-                 "has requests, each one of priority 1 computes at most a quarter of the time. "
+                 "has requests, each one of priority 1 computes for at most a quarter of the time. "
                  "Models of equal priority do not wait for each other")
       ->check(whole_number(1, kMostPriority))
       ->capture_default_str();

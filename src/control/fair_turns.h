@@ -33,9 +33,9 @@ class FairTurns {
 
   // Returns when the device may begin a step if nothing changes until then; now_ns: at once.
   TimeNs opens_ns(TurnId id, TimeNs now_ns) const;
-  // The device begins a step, and ends it before it begins another. What it waited for others of
-  // its group in between was not computed: if it counted, the device that began first would begin
-  // the next step later, and the others wait for it, by more at each step.
+  // The device begins a step, and ends it before it begins another. `waited_ns`, for which it
+  // waited for others of its group, does not count as computed: else the device that began first
+  // would begin the next step later, by more at each step, and the others would wait for it.
   void begin(TurnId id, TimeNs now_ns);
   void end(TurnId id, TimeNs now_ns, TimeNs waited_ns = 0);
   // Returns for how long it has computed steps, a step under way included.

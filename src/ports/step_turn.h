@@ -18,7 +18,7 @@ class StepTurn {
   virtual void begin() = 0;
   virtual void end(TimeNs waited_ns) = 0;
   virtual bool waits() const = 0;
-  // Ends a wait. No step of the device waits from now on, and none of others waits for it.
+  // Ends a wait. From now on the device waits for no turn, and no other device waits for it.
   virtual void let_go() = 0;
 };
 

@@ -46,11 +46,12 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                     .Help("Priority of the model on CPUs that it shares with others.")
                     .Register(registry)
                     .Add({{"model_name", model_name}})),
-      step_seconds_(BuildCounter()
-                        .Name("protean:step_seconds_total")
-                        .Help("Time for which the model's devices computed steps, all together.")
-                        .Register(registry)
-                        .Add({{"model_name", model_name}})),
+      step_seconds_(
+          BuildCounter()
+              .Name("protean:step_seconds_total")
+              .Help("Time for which the model's devices computed steps, summed over devices.")
+              .Register(registry)
+              .Add({{"model_name", model_name}})),
       together_(changes(registry, model_name, "group")),
       apart_(changes(registry, model_name, "replicas")) {
   priority_.Set(1);
