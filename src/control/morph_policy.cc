@@ -50,9 +50,9 @@ std::string reason_for(const Form& form, const Prediction& before, const Predict
       precision_label(form), after.late, after.kl_nats, before.late, before.kl_nats);
 }
 
-// Returns why it is not better to go to a form than to stay; empty: it is better. Both were
-// considered alike.
-std::string reason_against(const Considered& to, const Considered& stay, double lasted_s) {
+// Returns why it is not better to go to a form than to stay, which has `lasted` if that is long
+// enough for a way up; empty: it is better. Both were considered alike.
+std::string reason_against(const Considered& to, const Considered& stay, bool lasted) {
   if (!to.above_floor) {
     return "below the quality floor";
   }
@@ -71,11 +71,10 @@ std::string reason_against(const Considered& to, const Considered& stay, double 
   if (!no_later(to.outlook, stay.outlook)) {
     return "would make more requests late if the most arrivals lasted for a minute";
   }
-  return lasted_s >= to.there_and_back_s
-             ? ""
-             : fmt::format(
-                   "form or load changed less than {:.1f} s ago, the time to get there and back",
-                   to.there_and_back_s);
+  return lasted ? ""
+                : fmt::format(
+                      "form or load changed less than {:.1f} s ago, the time to get there and back",
+                      to.there_and_back_s);
 }
 
 // Returns true if a form can be better than to stay: a lower one has to save a request.
@@ -262,7 +261,6 @@ Decision MorphPolicy::weigh(const StepSpeed& speed, const Load& load, const Situ
     return {};
   }
   const Considered stay_for_long = stay.kl_nats > 0 ? consider(heading, true) : stay;
-  const double lasted_s = std::min(now.kept_s, load.arrivals.lasts_s);
   std::optional<std::size_t> down;   // the best form for the present load
   std::optional<std::size_t> up;     // the most precise form that serves as well
   std::optional<Considered> up_now;  // at the present load, against which lower forms have to pay
@@ -276,7 +274,8 @@ Decision MorphPolicy::weigh(const StepSpeed& speed, const Load& load, const Situ
     Considered& to = weighed.emplace_back(consider(reached, lasts));
     to.verdict = stay.serves() && !lasts && to.form.kv.blocks < stay.form.kv.blocks
                      ? "loses more and has less KV than the present form"
-                     : reason_against(to, lasts ? stay_for_long : up_now.value_or(stay), lasted_s);
+                     : reason_against(to, lasts ? stay_for_long : up_now.value_or(stay),
+                                      has_lasted(now.kept_s, load, to.there_and_back_s));
     std::optional<std::size_t>& best = lasts ? up : down;
     const bool beats_best =
         !best || (lasts ? to.kl_nats < weighed[*best].kl_nats
@@ -295,6 +294,11 @@ Decision MorphPolicy::weigh(const StepSpeed& speed, const Load& load, const Situ
         up_now = at_present;
       }
     }
+  }
+  if (up && down && !pays(weighed[*down].outlook, stay.outlook)) {
+    // The lower form is better than the more precise one and not than this, which lies between.
+    weighed[*up].verdict = weighed[*down].verdict = "would be left again at once";
+    up = down = std::nullopt;
   }
   return decision_of(std::move(weighed), stay_for_long, down, up);
 }

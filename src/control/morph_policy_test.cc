@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "control/scene_for_test.h"
 
@@ -193,6 +194,37 @@ TEST_F(Decide, DoesNotGoUpOnlyToComeBackAtOnce) {
           const auto next = steady.decide(speed, load_of(per_s), at(up->form)).wanted;
           EXPECT_TRUE(!next || next->form != low) << per_s << " a second, " << tpot_ms << " ms";
         }
+      }
+    }
+  }
+}
+
+// Rates are known for at most 223 s.
+TEST_F(Decide, GoesBackThoughTheWayTakesLongerThanRatesAreKnown) {
+  const Form low = policy.path().back();
+  Load idle = load_of(0);
+  idle.arrivals.lasts_s = 223;
+  Situation now = at(low);
+  now.kept_s = 1e6;
+  now.copy_bytes_per_s = 1000;
+  EXPECT_EQ(policy.decide(speed, idle, now).wanted->form, full);
+  now.kept_s = 59;
+  EXPECT_FALSE(policy.decide(speed, idle, now).wanted);
+}
+
+// Forms that are followed for as long as the load stays lead to one that stays.
+TEST_F(Decide, GoesRoundInNoCircle) {
+  for (const int waiting : {0, 10, 30, 100}) {
+    for (double per_s = 2; per_s < 48; per_s += 2) {
+      Load load = load_of(per_s);
+      load.waiting = prompt_work(256) * waiting;
+      for (std::size_t from = 0; from < policy.path().size(); from += 4) {
+        Form form = policy.path()[from];
+        int changes = 0;
+        for (Form next = decided(load, form); next != form && changes < 6; ++changes) {
+          form = std::exchange(next, decided(load, next));
+        }
+        EXPECT_LT(changes, 4) << per_s << " a second, " << waiting << " wait, from " << from;
       }
     }
   }

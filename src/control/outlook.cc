@@ -63,6 +63,10 @@ bool no_later(const Outlook& to, const Outlook& stay) {
   return to.serves && to.late < stay.late + kLeastLate;
 }
 
+bool has_lasted(double kept_s, const Load& load, double there_and_back_s) {
+  return std::min(kept_s, load.arrivals.lasts_s) >= std::min(there_and_back_s, kHorizonS);
+}
+
 std::optional<std::size_t> choose_group(const Outlook& stay, std::span<const Outlook> lower,
                                         std::span<const Outlook> groups) {
   const auto group = best_of(groups, stay);

@@ -42,6 +42,9 @@ bool pays(const Outlook& to, const Outlook& stay);
 std::optional<std::size_t> best_of(std::span<const Outlook> ways, const Outlook& stay);
 // Returns true if `to` serves all and makes no more requests late. Both are to last.
 bool no_later(const Outlook& to, const Outlook& stay);
+// Returns true if the present way, for `kept_s`, and its load have lasted for as long as going to
+// another way and back takes, or for as long as predictions look ahead.
+bool has_lasted(double kept_s, const Load& load, double there_and_back_s);
 
 // Chooses between two units that become one group, in one of several ways, and forms of lower
 // precision. Returns the best group, unless the best lower form costs less at the most arrivals: of

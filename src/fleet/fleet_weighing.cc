@@ -132,8 +132,7 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
     apart.late += static_cast<double>(long_arrivals_for(grouping_.group(replica)));
     const double kept_s = static_cast<double>(now_ns - since->second.since_ns) / kNsPerS;
     if (no_later(apart, outlook_of(stays, load, true)) &&
-        std::min(kept_s, load.arrivals.lasts_s) >=
-            parts.course.seconds + parts.course.seconds_back) {
+        has_lasted(kept_s, load, parts.course.seconds + parts.course.seconds_back)) {
       return wish({.groups = grouping_.homes_of(replica)},
                   "no more requests are predicted to be late without the group", now_ns);
     }

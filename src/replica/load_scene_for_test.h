@@ -95,9 +95,11 @@ struct ReplicasTest : testing::Test {
 
   // The same for replicas that can become groups. Their KV leaves no page free.
   ReplicaOptions groupable(int replicas) {
-    ReplicaOptions options = options_for(
-        {.replicas = replicas, .most_tensor = most_tensor, .keeps_attention = keeps_attention},
-        true);
+    ReplicaOptions options = options_for({.replicas = replicas,
+                                          .tensor = tensor,
+                                          .most_tensor = most_tensor,
+                                          .keeps_attention = keeps_attention},
+                                         true);
     const Sizing& sizing = options.sizing;
     MorphConfig morph{.mode = MorphMode::kOff};
     morph.start = sizing.form;
@@ -136,7 +138,8 @@ struct ReplicasTest : testing::Test {
   std::string dtype = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory = "4MiB";
-  int most_tensor = 2;  // of replicas that can become groups
+  int tensor = 1;       // of replicas that can become groups
+  int most_tensor = 2;  // of these
   bool keeps_attention = false;
   TemporaryDirectory directory;
   TemporaryDirectory variants;
