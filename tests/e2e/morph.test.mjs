@@ -186,9 +186,10 @@ describe('a policy', () => {
   it('lowers layers under a burst and is back at full precision after it', async () => {
     const cache = mkdtempSync(join(tmpdir(), 'protean-morph-'));
     const server = await startForm(cache, { budget: '40MiB' }, '--morph', 'balanced', '--slo-ttft-ms', '300');
-    const full = Array(layers).fill('bf16');
+    const precisions = ({ form: { layer_precision, embeddings } }) => [...layer_precision, embeddings];
+    const full = Array(layers + 1).fill('bf16');
     try {
-      assert.deepEqual((await form(server)).form.layer_precision, full);
+      assert.deepEqual(precisions(await form(server)), full);
       await packed(server);
       let lowered;
       const until = Date.now() + 60_000;
@@ -215,11 +216,11 @@ describe('a policy', () => {
       assert.match(morphs[0].reason, /requests would be late/);
       const patience = Date.now() + 60_000;
       let back = await form(server);
-      while (Date.now() < patience && String(back.form.layer_precision) !== String(full)) {
+      while (Date.now() < patience && String(precisions(back)) !== String(full)) {
         await sleep(50);
         back = await form(server);
       }
-      assert.deepEqual(back.form.layer_precision, full);
+      assert.deepEqual(precisions(back), full);
       assert.ok(back.totals.swaps_up >= back.totals.swaps_down, JSON.stringify(back.totals));
     } finally {
       assert.equal(await server.stop(), 0, server.log);
