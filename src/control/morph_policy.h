@@ -37,7 +37,7 @@ struct Wanted {
 
 struct Decision {
   std::optional<Wanted> wanted;  // nothing: stay with `heading`
-  // Of all forms, `heading` first; none if no form could be better, so that none was weighed.
+  // Of all forms, `heading` first. Empty if no form could be better: then no form was weighed.
   std::vector<FormPrediction> predictions;
 };
 

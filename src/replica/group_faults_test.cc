@@ -17,14 +17,7 @@ namespace protean {
 namespace {
 
 struct GroupFaults : ReplicasTest {
-  // Halves of the MLPs leave more memory than the KV of a layer takes, so that replicas without a
-  // free page can divide layers.
-  GroupFaults() {
-    spec.layers = 4;
-    spec.ffn = 512;
-    kv_cache_memory = "1536KiB";
-    write_hf_checkpoint(directory.path(), spec, {});
-  }
+  GroupFaults() { make_layers_divisible(); }
 
   static constexpr std::uint64_t kMostRequests = 200;
   static constexpr std::uint64_t kOutstanding = 6;

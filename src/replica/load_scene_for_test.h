@@ -93,7 +93,16 @@ struct ReplicasTest : testing::Test {
     return options;
   }
 
-  // The same for replicas that can become groups. Their KV leaves no page free.
+  // Halves of the MLPs then leave more memory than the KV of a layer takes, so that replicas
+  // without a free page can divide layers.
+  void make_layers_divisible() {
+    spec.layers = 4;
+    spec.ffn = 512;
+    kv_cache_memory = "1536KiB";
+    write_hf_checkpoint(directory.path(), spec, {});
+  }
+
+  // The same as options_for() for replicas that can become groups. Their KV leaves no page free.
   ReplicaOptions groupable(int replicas) {
     ReplicaOptions options = options_for({.replicas = replicas,
                                           .tensor = tensor,

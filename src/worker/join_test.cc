@@ -166,8 +166,8 @@ TEST(JoinOfWideReplicas, HasTheBitsOfReplicasThatStandAlone) {
   EXPECT_EQ(fleet.seen(), alone(which, 4, 8));
 }
 
-// Sequences move with their KV between groups and replicas, whatever heads of which layers their
-// devices hold.
+// Sequences move with their KV between groups and replicas whose devices hold other layers and
+// other heads.
 TEST(MoveBetweenGroups, HasTheBitsOfReplicasThatStandAlone) {
   for (const JoinCase& which :
        {JoinCase{"bf16"}, JoinCase{"int8kv", Precision::kBf16, KvPrecision::kInt8}}) {
