@@ -49,13 +49,16 @@ StepBalance balance_of(const ReplicaOptions& options, const ModelSpec& spec, con
     return {};
   }
   const StepPrecision& precision = options.sizing.step_precision;
+  const StepCost& whole = options.cost.on(stages_of(form).front().devices.size());
+  if (by == "released") {
+    return {.least_tokens = efficient_tokens(whole, precision), .longest_first = true};
+  }
   StepCost cost = cost_of(options.cost, spec, form);
   cost = token_us(cost, precision) > 0 ? cost : nominal_step_cost(spec);
   // Caches hold a part of the most KV that a step reads.
   const double most = static_cast<double>(form.kv.blocks * form.kv.block_tokens) /
                       static_cast<double>(stages_of(form).size());
   const double far = std::max(0.0, 1 - cost.near_kv_tokens / std::max(1.0, most));
-  const StepCost& whole = options.cost.on(stages_of(form).front().devices.size());
   return {.per_token = token_us(cost, precision),
           .per_position = cost.context_token_us,
           .per_sequence = cost.sequence_us + cost.logits_at(precision.embeddings).row_us,

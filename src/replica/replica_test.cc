@@ -157,6 +157,9 @@ TEST_F(ReplicasTest, MicrobatchesAreDividedByThePredictedTime) {
             engine_config(options, spec).scheduler.balance.per_token);
   options.model.microbatches = "tokens";
   EXPECT_EQ(engine_config(options, spec).scheduler.balance.of(1000, 7), 7);
+  EXPECT_FALSE(engine_config(options, spec).scheduler.balance.longest_first);
+  options.model.microbatches = "released";
+  EXPECT_TRUE(engine_config(options, spec).scheduler.balance.longest_first);
 }
 
 // With two stages, several steps are in flight.

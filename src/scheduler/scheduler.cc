@@ -155,11 +155,10 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   const std::int64_t preemptions_before = totals_.preemptions_total;
   budget_.begin_step(config_.max_num_batched_tokens);
   divide_ready_work();
-  schedule_decodes(plan);
-  budget_.begin_prompts();
-  schedule_prefills(plan);
-  if (totals_.preemptions_total == preemptions_before || running_.empty()) {
-    admit_waiting(plan);  // not while KV is short: the newcomer would be preempted again
+  fill(plan, preemptions_before);
+  if (plan.slices.empty() && budget_.deals()) {  // what was dealt to the step cannot run now
+    budget_.begin_step(config_.max_num_batched_tokens);
+    fill(plan, preemptions_before);
   }
   if (plan.slices.empty()) {
     return std::nullopt;
@@ -168,6 +167,15 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   in_flight_.push_back({plan.id, precision_tag_, plan.slices, plan.samples.size(),
                         plan.scores.size(), budget_.cost_taken()});
   return plan;
+}
+
+void Scheduler::fill(StepPlan& plan, std::int64_t preemptions_before) {
+  schedule_decodes(plan);
+  budget_.begin_prompts();
+  schedule_prefills(plan);
+  if (totals_.preemptions_total == preemptions_before || running_.empty()) {
+    admit_waiting(plan);  // not while KV is short: the newcomer would be preempted again
+  }
 }
 
 bool Scheduler::may_schedule(const Sequence& sequence) const {
@@ -180,6 +188,10 @@ bool Scheduler::may_schedule(const Sequence& sequence) const {
 // that prompts may take.
 void Scheduler::divide_ready_work() {
   if (config_.steps_in_flight <= 1) {
+    return;
+  }
+  if (config_.balance.longest_first) {
+    deal_ready_work();
     return;
   }
   const int steps = std::max(1, config_.steps_in_flight - static_cast<int>(in_flight_.size()));
@@ -217,7 +229,8 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
   // In order, so that a preempted sequence comes after the one that gets its blocks.
   for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
     Sequence& sequence = *place->second;
-    if (!sequence.scheduled() && sequence.pending() == 1 && !is_paused(sequence)) {
+    if (!sequence.scheduled() && sequence.pending() == 1 && !is_paused(sequence) &&
+        !is_elsewhere(sequence)) {
       bool fits = grow(sequence);
       while (!fits && make_room(sequence)) {
         fits = grow(sequence);
@@ -237,7 +250,7 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
     if (!has_room(plan)) {
       return;
     }
-    if (may_schedule(*sequence) && sequence->pending() > 1) {
+    if (may_schedule(*sequence) && sequence->pending() > 1 && !is_elsewhere(*sequence)) {
       schedule(plan, *sequence);
     }
   }
@@ -305,6 +318,9 @@ bool Scheduler::grow(Sequence& sequence) {
 
 void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
   const int count = budget_.tokens_of(sequence.planned, sequence.pending(), config_.block_tokens);
+  if (count == 0) {
+    return;
+  }
   append_slice(plan, sequence, count, static_cast<int>(blocks_for(sequence.planned + count)));
   budget_.take(sequence.planned, count);
   sequence.planned += count;

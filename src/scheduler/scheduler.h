@@ -116,7 +116,8 @@ struct StepOutcome {
 // before them.
 //
 // With several steps in flight, each takes such a share of the ready work that they take about
-// equal times, so that the stages of a pipeline wait little for each other.
+// equal times, so that the stages of a pipeline wait little for each other. If work is dealt
+// longest first instead, prompts of one priority may overtake each other.
 //
 // Knows no device, precision or text. Single-threaded; reads no clock.
 class Scheduler {
@@ -330,6 +331,9 @@ class Scheduler {
   bool preempt_last();
   void preempt(Sequence& sequence);
   void divide_ready_work();
+  void deal_ready_work();
+  void fill(StepPlan& plan, std::int64_t preemptions_before);
+  bool is_elsewhere(const Sequence& sequence) const;
   bool may_schedule(const Sequence& sequence) const;
   void schedule(StepPlan& plan, Sequence& sequence);
   void advance(Sequence& sequence, const SequenceSlice& slice, StepResult& result,

@@ -145,6 +145,10 @@ void Scheduler::admit_waiting(StepPlan& plan) {
       ++next;  // the sequences behind it need not wait for a larger KV
       continue;
     }
+    if (is_elsewhere(sequence)) {
+      ++next;
+      continue;
+    }
     if (passed_over < kPassedOver && waits_for_prefix(sequence)) {
       ++passed_over;
       ++next;
@@ -169,12 +173,12 @@ bool Scheduler::will_publish(const Sequence& sequence, std::size_t blocks) const
 // Returns true if an earlier running sequence computes a prefix that this one can reuse. Only
 // earlier ones count, so that a sequence never waits for one that came later.
 bool Scheduler::waits_for_prefix(Sequence& sequence) {
-  if (sequence.held_until > 0) {
-    const auto holder = sequences_.find(sequence.held_by);
-    if (holder != sequences_.end() && will_publish(*holder->second, sequence.held_until)) {
+  if (sequence.held.until > 0) {
+    const auto holder = sequences_.find(sequence.held.by);
+    if (holder != sequences_.end() && will_publish(*holder->second, sequence.held.until)) {
       return true;
     }
-    sequence.held_until = 0;
+    sequence.held.until = 0;
   }
   const auto reusable =
       std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.reusable()));
@@ -193,16 +197,16 @@ bool Scheduler::waits_for_prefix(Sequence& sequence) {
     const auto differs = std::mismatch(reusable.begin(), reusable.end(), running->tokens.begin(),
                                        running->tokens.end());
     const auto shared = static_cast<std::size_t>(differs.first - reusable.begin()) / block_tokens;
-    if (shared > sequence.held_until && will_publish(*running, shared)) {
-      sequence.held_by = running->asks.id;
-      sequence.held_until = shared;
+    if (shared > sequence.held.until && will_publish(*running, shared)) {
+      sequence.held.by = running->asks.id;
+      sequence.held.until = shared;
     }
   }
   CacheScope scope{.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt};
-  if (sequence.held_until > 0 && match(scope, reusable).size() >= sequence.held_until) {
-    sequence.held_until = 0;  // another sequence has computed it
+  if (sequence.held.until > 0 && match(scope, reusable).size() >= sequence.held.until) {
+    sequence.held.until = 0;  // another sequence has computed it
   }
-  return sequence.held_until > 0;
+  return sequence.held.until > 0;
 }
 
 // Preempts for the decode of `sequence`. Returns false if the sequence itself was preempted or none
