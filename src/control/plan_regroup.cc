@@ -148,8 +148,7 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
                        pages_to_hold(spec, form, hold, device, budget.page_bytes),
                    pages_on(spec, next, device, budget.page_bytes));
       if (needed > budget.pages) {
-        return make_error(ErrorCode::kExhausted,
-                          "{} lacks {} on device {}: shrink the KV cache first",
+        return make_error(ErrorCode::kExhausted, "{} lacks {} on device {}",
                           to_string(MorphStep(hold)),
                           format_bytes((needed - budget.pages) * budget.page_bytes), device);
       }
@@ -162,6 +161,35 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
     morph.steps.emplace_back(std::move(hold));
   }
   return morph;
+}
+
+Result<std::int64_t> kv_blocks_to_regroup(const ModelSpec& spec, const Form& home, int homes,
+                                          GroupBy by, const PageBudget& budget) {
+  const auto fits = [&](std::int64_t blocks) {
+    Form part = home;
+    part.kv.blocks = blocks;
+    const Form joined = joined_form(part, homes);
+    const Result<Form> wide = divided_form(part, homes, by);
+    if (!wide.ok()) {
+      return Status(wide.error());
+    }
+    const Result<Morph> there = plan_regroup(spec, joined, *wide, budget);
+    const Result<Morph> back = plan_regroup(spec, *wide, joined, budget);
+    return !there.ok() ? Status(there.error()) : !back.ok() ? Status(back.error()) : Status();
+  };
+  const Status all = fits(home.kv.blocks);
+  if (all.ok()) {
+    return home.kv.blocks;
+  }
+  std::int64_t most = 0;
+  for (std::int64_t beyond = home.kv.blocks; most + 1 < beyond;) {
+    const std::int64_t middle = most + (beyond - most) / 2;
+    (fits(middle).ok() ? most : beyond) = middle;
+  }
+  if (most == 0) {
+    return fits(1).error();
+  }
+  return most;
 }
 
 }  // namespace protean

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "base/result.h"
 #include "contract/form.h"
 #include "contract/groups.h"
@@ -26,5 +28,11 @@ Result<Form> divided_form(const Form& home, int homes, GroupBy by);
 // lacks pages on the way.
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget);
+
+// Returns the KV blocks with which replicas of this form can become a group and part again: as many
+// as they have, or fewer if a device lacks pages for KV on the way. By layers, a device takes the
+// other replicas' KV of a layer before it gives back its own of another one.
+Result<std::int64_t> kv_blocks_to_regroup(const ModelSpec& spec, const Form& home, int homes,
+                                          GroupBy by, const PageBudget& budget);
 
 }  // namespace protean

@@ -174,11 +174,19 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
               .by = change.by,
               .home = joined_form(form_of(shapes, change.homes.front()), 1),
               .wide = {}};
-  Result<Form> wide = divided_form(shape.home, homes, change.by);
-  if (!wide.ok()) {
-    return refused("{}", wide.error().message);
+  const Result<std::int64_t> blocks =
+      kv_blocks_to_regroup(config_.spec, shape.home, homes, change.by, config_.budget);
+  if (!blocks.ok()) {
+    return refused("{}", blocks.error().message);
   }
-  shape.wide = *std::move(wide);
+  if (*blocks < shape.home.kv.blocks) {
+    if (!stations_[index(change.homes.front())].engine->form()) {
+      return refused("KV has to shrink to {} blocks a replica, but its form never changes",
+                     *blocks);
+    }
+    shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
+  }
+  shape.wide = divided_form(shape.home, homes, change.by).value();
   Result<Morph> morph =
       plan_regroup(config_.spec, joined_form(shape.home, homes), shape.wide, config_.budget);
   if (!morph.ok()) {
@@ -186,6 +194,15 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
   }
   nested.push_back(std::move(shape));
   return Regroup{change.homes, change.by, true, *std::move(morph)};
+}
+
+// Refuses a group for which KV shrinks and that has no more of it in the end.
+Status Grouping::check_gain(const Shape& shape) const {
+  const std::int64_t before = std::ssize(shape.homes) * shape.shrunk_from;
+  const std::int64_t most = most_kv_blocks(config_, shape.wide);
+  return most > before || shape.shrunk_from == 0
+             ? Status()
+             : refused("the group would have {} KV blocks, and its replicas have {}", most, before);
 }
 
 Status Grouping::check_wish(const GroupWish& wish) const {
@@ -260,6 +277,11 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   }
   while (const auto change = next_change(ahead)) {
     Result<Regroup> next = look_ahead(*change, ahead);
+    if (next.ok() && next->together && !insists) {
+      if (Status gain = check_gain(ahead[index(change->homes.front())].back()); !gain.ok()) {
+        next = gain.error();
+      }
+    }
     if (!next.ok()) {
       wanted_ = std::move(before);
       return next.error();

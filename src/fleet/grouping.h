@@ -113,6 +113,7 @@ class Grouping {
     GroupBy by = GroupBy::kShards;
     Form home;
     Form wide;
+    std::int64_t shrunk_from = 0;  // as in Group
   };
   using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
 
@@ -127,6 +128,7 @@ class Grouping {
   Result<Regroup> look_ahead(const Change& change, Shapes& shapes) const;
   Result<Regroup> rest_of_running(Shapes& shapes) const;
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
+  Status check_gain(const Shape& shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::vector<Wanted> wanted_after(const GroupWish& wish) const;
   void keep_groups();

@@ -198,6 +198,9 @@ void Regrouping::settle() {
     end();
     return;
   }
+  if (group_.wide.group.empty()) {
+    return;  // until KV has shrunk
+  }
   hold_all();
   stage_ = Stage::kJoining;
 }
@@ -216,17 +219,16 @@ std::optional<Error> Regrouping::agree() {
     }
   }
   const int homes = static_cast<int>(count());
-  Result<Form> wide = divided_form(group_.home, homes, group_.by);
-  if (!wide.ok()) {
-    return wide.error();
+  const Result<std::int64_t> blocks =
+      kv_blocks_to_regroup(config_.spec, group_.home, homes, group_.by, config_.budget);
+  if (!blocks.ok()) {
+    return blocks.error();
   }
-  group_.wide = *std::move(wide);
+  if (*blocks < group_.home.kv.blocks) {
+    return shrink_homes(*blocks);
+  }
+  group_.wide = divided_form(group_.home, homes, group_.by).value();
   joined_ = form_ = joined_form(group_.home, homes);
-  for (const auto& [from, to] : {std::pair(&joined_, &group_.wide), {&group_.wide, &joined_}}) {
-    if (const auto morph = plan_regroup(config_.spec, *from, *to, config_.budget); !morph.ok()) {
-      return morph.error();
-    }
-  }
   return std::nullopt;
 }
 
@@ -439,6 +441,9 @@ void Regrouping::end() {
     const std::int64_t most = std::max(limits.kv_blocks, limits.largest_kv_blocks);
     engine(home).limit_steps(std::numeric_limits<int>::max());
     engine(home).promise_kv(most, most);
+    if (!together_ && group_.shrunk_from > 0) {
+      grow_home(home);
+    }
     engine(home).hold_form(false);
     engine(home).go_on(now_ns_);
     if (together_ || !engine(home).at_pin()) {  // a home has the KV that it had

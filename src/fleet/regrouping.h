@@ -65,16 +65,19 @@ struct Group {
   Form home;                      // of each home
   Form wide;                      // of the group when it was formed
   std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
+  // KV blocks of each home before they shrank for the group; 0: they did not.
+  std::int64_t shrunk_from = 0;
 };
 
 // Takes replicas to one group, or a group to its replicas, while their requests go on (AMOEBA
 // section 3.2, KunServe section 4). At each moment the devices hold a legal form; the direction may
 // change at any.
 //
-//   together: the forms come to rest and no KV migrates; the engines' steps end; join(). The
-//     engines go on with joint steps. HoldShards steps are prepared in the background and committed
-//     between joint steps. When attention has one copy, the steps end; unify(); the requests of all
-//     engines go to one new engine, under the first replica's id.
+//   together: the forms come to rest and no KV migrates; KV shrinks if a device lacks pages for
+//     the way; the engines' steps end; join(). The engines go on with joint steps. HoldShards steps
+//     are prepared in the background and committed between joint steps. When attention has one
+//     copy, the steps end; unify(); the requests of all engines go to one new engine, under the
+//     first replica's id.
 //   apart: the group's engine goes back to the form with which it began, and no KV migrates; its
 //     steps end; each request gets a home and its blocks are moved there; divide(). The engines go
 //     on with joint steps; HoldShards steps fetch what they lack; the steps end; part().
@@ -173,6 +176,8 @@ class Regrouping {
 
   void settle();
   std::optional<Error> agree();
+  std::optional<Error> shrink_homes(std::int64_t blocks);
+  void grow_home(std::size_t home);
   void join();
   void begin_joint_steps();
   void join_executors();

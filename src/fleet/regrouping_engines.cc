@@ -1,4 +1,4 @@
-// How the engines of homes become one, and one becomes theirs again.
+// How the engines of homes make room for the way, become one, and one becomes theirs again.
 
 #include <utility>
 
@@ -11,6 +11,39 @@ namespace {
 constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
 
 }  // namespace
+
+// Returns why the homes' KV cannot shrink.
+std::optional<Error> Regrouping::shrink_homes(std::int64_t blocks) {
+  const bool again = std::exchange(group_.shrunk_from, group_.home.kv.blocks) > 0;
+  for (std::size_t home = 0; home < count(); ++home) {
+    if (again || !engine(home).form()) {
+      return make_error(ErrorCode::kExhausted,
+                        "replica {} has to shrink its KV cache from {} to {} blocks, and {}",
+                        group_.homes[home].value, group_.home.kv.blocks, blocks,
+                        again ? "it has failed to" : "its form never changes");
+    }
+    const Result<Morph> morph = engine(home).lead_form({.layers = group_.home.layer_precision,
+                                                        .embeddings = group_.home.embeddings,
+                                                        .kv_blocks = blocks},
+                                                       now_ns_);
+    if (!morph.ok()) {
+      return morph.error();
+    }
+  }
+  return std::nullopt;
+}
+
+// Gives a home the KV back that it had before the group.
+void Regrouping::grow_home(std::size_t home) {
+  const std::optional<Form> form = engine(home).form();
+  if (!form || !at(group_.homes[home]).failure.empty()) {
+    return;
+  }
+  (void)engine(home).lead_form({.layers = form->layer_precision,
+                                .embeddings = form->embeddings,
+                                .kv_blocks = group_.shrunk_from},
+                               now_ns_);
+}
 
 // Makes one engine of all.
 void Regrouping::unify() {

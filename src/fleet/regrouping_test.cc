@@ -122,6 +122,88 @@ TEST(Regrouping, GroupsByLayersServeToo) {
   scene.expect_all_answered();
 }
 
+// Returns the KV blocks of a replica or of the group that it stands for.
+std::int64_t kv_blocks(const GroupScene& scene, int replica) {
+  return scene.fleet->observe(ReplicaId{replica}).kv_blocks;
+}
+
+// Layers whose KV is larger than the weights that are dropped before it moves: KV shrinks for the
+// way, and the replicas get theirs back.
+TEST(Regrouping, KvShrinksWhereALayersKvWouldNotFitOnTheWay) {
+  for (const std::int64_t blocks : {60, 200}) {
+    GroupScene scene({.blocks = blocks});
+    for (int topic = 0; topic < 8; ++topic) {
+      scene.arrive(topic, 60, 40);
+    }
+    for (int i = 0; i < 20; ++i) {
+      scene.work(i % 2);
+    }
+    const auto changes = scene.want({{0, 1}}, GroupBy::kLayers);
+    ASSERT_TRUE(changes.ok()) << changes.error().message;
+    for (int i = 0; i < 2'000 && scene.changing(); ++i) {
+      scene.ready();
+      scene.work(i % 2);
+    }
+    EXPECT_EQ(scene.groups(), "01");
+    EXPECT_EQ(scene.sink.groups->history.front().failure, "");
+    EXPECT_GT(scene.sink.groups->history.front().kv_bytes, 0);
+    scene.settle();
+    EXPECT_EQ(kv_blocks(scene, 0) > 2 * blocks, blocks == 60) << "one device has two layers";
+    for (int topic = 0; topic < 8; ++topic) {
+      scene.arrive(topic, 60, 20);
+    }
+    ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1");
+    EXPECT_EQ(kv_blocks(scene, 0), blocks);
+    EXPECT_EQ(kv_blocks(scene, 1), blocks);
+    scene.expect_all_answered();
+  }
+}
+
+TEST(Regrouping, ACounterOrderGivesShrunkKvBack) {
+  for (int moment = 0; moment < 60; ++moment) {
+    GroupScene scene({.blocks = 60});
+    for (int topic = 0; topic < 6; ++topic) {
+      scene.arrive(topic, 60, 30);
+    }
+    ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+    for (int i = 0; i < moment; ++i) {
+      if (i % 3 == 2) {
+        scene.ready();
+      } else {
+        scene.work(i % 3);
+      }
+    }
+    ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1") << moment;
+    EXPECT_EQ(kv_blocks(scene, 0), 60) << moment;
+    EXPECT_EQ(kv_blocks(scene, 1), 60) << moment;
+    scene.expect_all_answered();
+  }
+}
+
+TEST(Regrouping, NoPolicyFormsAGroupForWhichKvShrinksInVain) {
+  for (const bool gains : {false, true}) {
+    GroupScene scene({.blocks = gains ? 60 : 200, .drop = DropPolicy::kPaper});
+    for (int topic = 0; topic < 10; ++topic) {
+      scene.arrive(topic, gains ? 70 : 230, 10);  // three fill a replica
+    }
+    scene.settle();
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.sink.groups != nullptr && scene.sink.groups->together_total > 0, gains);
+  }
+}
+
+TEST(Regrouping, AFormThatNeverChangesKeepsItsKv) {
+  GroupScene scene({.blocks = 60, .morphs = false});
+  const auto changes = scene.want({{0, 1}}, GroupBy::kLayers);
+  ASSERT_FALSE(changes.ok());
+  EXPECT_NE(changes.error().message.find("KV has to shrink to 5"), std::string::npos)
+      << changes.error().message;
+}
+
 TEST(Regrouping, AFailedStepTurnsBackWithItsReason) {
   GroupScene scene(2);
   scene.arrive(1, 20, 30);

@@ -1,0 +1,84 @@
+#include "control/plan_regroup.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace protean {
+namespace {
+
+constexpr int kShards = 2;
+constexpr std::int64_t kPageBytes = 4096;
+
+ModelSpec small_model(int layers) {
+  ModelSpec spec;
+  spec.architecture = "llama";
+  spec.layers = layers;
+  spec.hidden = 64;
+  spec.ffn = 128;
+  spec.vocab = 128;
+  spec.attention = {.heads = 4, .kv_heads = 4, .head_dim = 16};
+  return spec;
+}
+
+Form replica_of(const ModelSpec& spec, std::int64_t blocks) {
+  Form form =
+      single_device_form(spec, Precision::kF32, DeviceId{0},
+                         {.precision = KvPrecision::kF32, .block_tokens = 4, .blocks = blocks});
+  form.shards = kShards;
+  form.group = {whole_model(spec.layers, kShards, DeviceId{0})};
+  return form;
+}
+
+PageBudget exactly(const ModelSpec& spec, const Form& form) {
+  PageBudget budget{.page_bytes = kPageBytes};
+  budget.pages = form_pages(spec, form, kPageBytes);
+  return budget;
+}
+
+// Returns true if replicas with so many blocks can become a group by layers and part.
+bool fits(const ModelSpec& spec, Form home, std::int64_t blocks, const PageBudget& budget) {
+  home.kv.blocks = blocks;
+  const Form joined = joined_form(home, 2);
+  const Form wide = divided_form(home, 2, GroupBy::kLayers).value();
+  return plan_regroup(spec, joined, wide, budget).ok() &&
+         plan_regroup(spec, wide, joined, budget).ok();
+}
+
+TEST(KvBlocksToRegroup, KvStaysIfDroppedWeightsMakeRoomForALayersKv) {
+  const ModelSpec spec = small_model(4);
+  const Form home = replica_of(spec, 24);
+  EXPECT_EQ(kv_blocks_to_regroup(spec, home, 2, GroupBy::kLayers, exactly(spec, home)).value(), 24);
+}
+
+TEST(KvBlocksToRegroup, KvShrinksAsFarAsTheWayNeeds) {
+  for (const int layers : {3, 4, 5}) {
+    const ModelSpec spec = small_model(layers);
+    const Form home = replica_of(spec, 1000);
+    const PageBudget budget = exactly(spec, home);
+    ASSERT_FALSE(fits(spec, home, 1000, budget));
+    const auto blocks = kv_blocks_to_regroup(spec, home, 2, GroupBy::kLayers, budget);
+    ASSERT_TRUE(blocks.ok()) << blocks.error().message;
+    EXPECT_TRUE(fits(spec, home, *blocks, budget));
+    EXPECT_FALSE(fits(spec, home, *blocks + 1, budget));
+    EXPECT_GT(*blocks, 1000 * layers / (layers + 2)) << "two layers' KV at most";
+  }
+}
+
+TEST(KvBlocksToRegroup, ByShardsKvIsExchangedInPlace) {
+  const ModelSpec spec = small_model(4);
+  const Form home = replica_of(spec, 1000);
+  EXPECT_EQ(kv_blocks_to_regroup(spec, home, 2, GroupBy::kShards, exactly(spec, home)).value(),
+            1000);
+}
+
+TEST(KvBlocksToRegroup, FailsIfTheReplicasCannotBeDivided) {
+  const ModelSpec spec = small_model(1);
+  const Form home = replica_of(spec, 24);
+  const auto blocks = kv_blocks_to_regroup(spec, home, 2, GroupBy::kLayers, exactly(spec, home));
+  ASSERT_FALSE(blocks.ok());
+  EXPECT_EQ(blocks.error().message, "2 replicas cannot divide 1 layers: group fewer replicas");
+}
+
+}  // namespace
+}  // namespace protean
