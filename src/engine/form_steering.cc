@@ -143,10 +143,6 @@ void FormSteering::observe(const Observation& observation) {
       advance();
     }
   }
-  // Weights change between steps: long steps would make a morph long, and everything waits for it.
-  scheduler_.limit_prompts(run_.busy()
-                               ? times_.prompt_tokens_within(kMorphStepS, scheduler_.backlog())
-                               : std::numeric_limits<int>::max());
 }
 
 Load FormSteering::load(TimeNs now_ns) const {
