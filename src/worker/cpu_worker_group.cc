@@ -167,9 +167,7 @@ void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& mov
   const bool one_fabric = fabric_ != nullptr && fabric_ == source.fabric_;
   std::vector<std::shared_ptr<const KvLayout>> layouts;
   for (std::size_t device = 0; device < from.devices.size(); ++device) {
-    KvLayout layout = from.devices[device]->rank().kv().layout();
-    layout.device = one_fabric ? from.formation.devices[device] : -1;
-    layouts.push_back(std::make_shared<const KvLayout>(std::move(layout)));
+    layouts.push_back(std::make_shared<const KvLayout>(from.devices[device]->rank().kv().layout()));
   }
   KvCopy copy{.sources = {}, .moves = moves, .groups = {}, .done = {}};
   if (one_fabric) {  // else failed groups serve no more

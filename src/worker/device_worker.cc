@@ -321,7 +321,6 @@ void DeviceWorker::run(MorphId commit) {
     rank_->swap_component(filled->wanted.component, filled->memory);
     swapper_.give_back(commit, std::move(filled->memory), std::nullopt);
   } else {
-    rank_->await_readers();  // a shrink gives up pages
     check(resizer_.commit(commit), "what is committed was prepared and not aborted");
   }
 }

@@ -422,21 +422,14 @@ void Rank::swap_component(const SwapComponent& swap, ShardMemory& memory) {
 
 void Rank::copy_blocks(const KvLayout& source, std::span<const SharedHeads> heads,
                        std::span<const BlockMove> moves, const std::function<bool()>& called_off) {
-  const auto read_from = [this, &source](int device) {
-    if (source.device >= 0) {
-      place_.fabric->progress().read_from(place_.on_fabric, device);
-    }
-  };
-  read_from(source.device);
   for (const BlockMove& move : moves) {
     if (called_off()) {
-      break;  // the others do without this device and may have changed their arrays
+      break;
     }
     team_.run(std::ssize(heads), [&](std::int64_t i, int) {
       kv_->copy(source, heads[static_cast<std::size_t>(i)], move);
     });
   }
-  read_from(-1);
 }
 
 WorkerMemory Rank::memory() const {
