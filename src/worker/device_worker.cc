@@ -302,7 +302,7 @@ void DeviceWorker::run(const GroupStep& step) {
     results = rank_->run(step.number, *step.plans);
   }
   const TimeNs waits_ns = waited_ns() - waited_before_ns;
-  if (turn_ != nullptr) {
+  if (turn_ != nullptr && !given_up_) {
     turn_->end(waits_ns);
   }
   background_.step_ends();
