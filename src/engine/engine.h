@@ -112,7 +112,8 @@ class Engine {
   bool form_at_rest() const { return !steering_ || !steering_->busy(); }
   // Returns the form that steps have from now on; nothing if it never changes.
   std::optional<Form> form() const;
-  // Gives up and takes all requests, see Scheduler. The engine must be quiet.
+  // Gives up and takes all requests, see Scheduler. The engine must be quiet. No output tells that
+  // the requests have left until its next event, as they may come back before.
   EngineState release_all(TimeNs now_ns);
   void absorb(EngineState state, TimeNs now_ns);
   std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
