@@ -78,8 +78,9 @@ Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
     };
   }
   ModelWeights weights(spec, holding_of(options, place), options.form.shards);
-  const std::int64_t total_bytes =
-      weight_pages_on(spec, options.form, place.device, pool.page_bytes()) * pool.page_bytes();
+  const std::int64_t total_pages =
+      weight_pages_on(spec, options.form, place.device, pool.page_bytes()) -
+      holding_of(options, place).lacking_pages;
   const auto load = [&, &form = options.form](int layer, Component component) -> Status {
     const ShardRun run = shards_kept(form, component, weights.holding.of(layer, component));
     if (run.empty()) {
@@ -104,7 +105,7 @@ Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
       }
     }
     if (progress) {
-      progress(layers.bytes(), total_bytes);
+      progress(layers.bytes(), total_pages * pool.page_bytes());
     }
   }
   return weights;
