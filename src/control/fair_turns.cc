@@ -42,22 +42,14 @@ TimeNs FairTurns::opens_ns(TurnId id, TimeNs now_ns) const {
 }
 
 void FairTurns::begin(TurnId id, TimeNs now_ns) {
-  Device& device = devices_.at(id);
-  device.computes = true;
-  device.began_ns = now_ns;
+  devices_.at(id).began_ns = now_ns;
 }
 
 void FairTurns::end(TurnId id, TimeNs now_ns, TimeNs waited_ns) {
   Device& device = devices_.at(id);
-  device.computes = false;
   device.ended_ns = now_ns;
   device.took_ns = std::max<TimeNs>(0, now_ns - device.began_ns - waited_ns);
   device.computed_ns += device.took_ns;
-}
-
-TimeNs FairTurns::computed_ns(TurnId id, TimeNs now_ns) const {
-  const Device& device = devices_.at(id);
-  return device.computed_ns + (device.computes ? now_ns - device.began_ns : 0);
 }
 
 }  // namespace protean

@@ -38,15 +38,14 @@ class FairTurns {
   // would begin the next step later, by more at each step, and the others would wait for it.
   void begin(TurnId id, TimeNs now_ns);
   void end(TurnId id, TimeNs now_ns, TimeNs waited_ns = 0);
-  // Returns for how long it has computed steps, a step under way included.
-  TimeNs computed_ns(TurnId id, TimeNs now_ns) const;
+  // Returns for how long it has computed the steps that have ended. One under way may hang.
+  TimeNs computed_ns(TurnId id) const { return devices_.at(id).computed_ns; }
 
  private:
   struct Device {
     std::vector<int> cpus;  // in order; empty: all
     int priority = 1;
     bool wants = false;
-    bool computes = false;
     TimeNs began_ns = 0;     // the latest step
     TimeNs ended_ns = 0;     // the latest step that has ended
     TimeNs took_ns = 0;      // the compute of that step

@@ -227,9 +227,11 @@ MorphPolicy::Candidate MorphPolicy::within_reach(const Candidate& to, const Situ
 // needed. Without free pages, KV lends some to the last swaps of a way up, and many to the
 // embeddings if they alone are lowered.
 bool MorphPolicy::kv_suffices(const Candidate& to, const Situation& now) const {
-  const Form& full = path_.front();
+  const auto swaps_embeddings_of = [&to](const Form& from) {
+    return to.form.layer_precision == from.layer_precision && to.form.embeddings != from.embeddings;
+  };
   const bool embeddings_alone =
-      to.form.layer_precision == full.layer_precision && to.form.embeddings != full.embeddings;
+      swaps_embeddings_of(path_.front()) || swaps_embeddings_of(now.committed);
   if (to.form.kv.blocks >= now.heading.kv.blocks && !embeddings_alone &&
       to.traits.kl_nats >= kl_nats(options_.loss, bounds_, now.heading)) {
     return true;

@@ -24,7 +24,7 @@ struct Situation {
   double kept_s = 0;                  // since the form last changed
   std::int64_t needed_blocks = 0;     // KV blocks in use and wanted
   double copy_bytes_per_s = 0;        // the rate at which variants are read
-  std::vector<SwapComponent> failed;  // swaps that failed lately and are left alone
+  std::vector<SwapComponent> failed;  // lately, or called off for want of KV: they are left alone
   std::span<const SwapComponent> missing;  // their variants are not packed yet, so none is used
 };
 

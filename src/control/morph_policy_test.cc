@@ -134,6 +134,29 @@ TEST_F(Decide, LowersTheEmbeddingsAloneIfThatPaysMore) {
   EXPECT_TRUE(alone);
 }
 
+// All layers are at 8 bits, and the embeddings may follow.
+TEST_F(Decide, LowersTheEmbeddingsAfterTheLayersIfKvHasRoomForTheirVariant) {
+  StepCost slow = cost();
+  slow.logits_at(Precision::kBf16).step_us = 6000;
+  slow.logits_at(Precision::kW8).step_us = 1000;
+  Form layers = path_to(bounds, Precision::kW8).back();
+  ASSERT_EQ(layers.embeddings, Precision::kW8);
+  layers.embeddings = full.embeddings;
+  const Situation now = at(with_fitting_kv(bounds, layers));
+  Situation crowded = now;
+  crowded.needed_blocks = now.heading.kv.blocks;
+  const auto lowers_embeddings = [&](double per_s, const Situation& there) {
+    const auto wanted = policy.decide({slow, 512}, load_of(per_s), there).wanted;
+    return wanted && wanted->form.layer_precision == layers.layer_precision;
+  };
+  int lowered = 0;
+  for (double per_s = 10; per_s < 40; ++per_s) {
+    lowered += lowers_embeddings(per_s, now) ? 1 : 0;
+    EXPECT_FALSE(lowers_embeddings(per_s, crowded)) << per_s << " a second";
+  }
+  EXPECT_GT(lowered, 0);
+}
+
 // Half of the layers at 4 bits have an eighth of their bytes to read, all at 8 bits a half.
 TEST_F(Decide, WeighsAFormBesideThePathThatIsReachedSooner) {
   const auto forms = policy.decide(speed, load_of(24), at(full)).predictions;

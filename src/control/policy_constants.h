@@ -37,7 +37,8 @@ inline constexpr double kAnswersRemembered = 500;
 // Tokens of an answer while none has ended: a short chat answer.
 inline constexpr int kFirstAnswerTokens = 128;
 
-// The pause after a failed step: a broken disk is not asked at each decision.
+// The pause after a failed step, and after a change of the embeddings that KV had no room for: a
+// broken disk is not asked at each decision.
 inline constexpr TimeNs kFailedPauseNs = 2 * kNsPerS;
 
 }  // namespace protean

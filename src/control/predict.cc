@@ -110,7 +110,7 @@ class Flow {
       const double steps = serving_.steps_in_flight;
       end.morph_tokens =
           steps * speed_.prompt_tokens_within(
-                      form.precision, kMorphStepS,
+                      form.precision, kShortStepS,
                       {load_.decoding / steps, load_.context_tokens / steps, prompt()});
     }
     return end;

@@ -7,8 +7,9 @@
 
 namespace protean {
 
-// The longest step wanted while a morph runs, in seconds: prompt tokens are limited to keep it.
-inline constexpr double kMorphStepS = 0.25;
+// The longest step wanted while a morph runs or a request moves in with its KV, in seconds: prompt
+// tokens are limited to keep it.
+inline constexpr double kShortStepS = 0.25;
 
 // What a prediction needs to know of a form on one device or several.
 struct FormTraits {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
+#include "control/predict.h"
 
 namespace protean {
 
@@ -92,8 +94,18 @@ void Engine::settle() {
     }
     batch_.form = steering_->status_if_changed();
   }
+  limit_prompts();
   batch_.observation.step_tokens = step_tokens_;
   sink_.emit(std::exchange(batch_, {}));
+}
+
+// Keeps steps short if something waits for them: the weights of a morph change between steps, and
+// the KV of a request that moves here is copied between steps.
+void Engine::limit_prompts() {
+  const bool short_steps = scheduler_.keeps_places() || !form_at_rest();
+  scheduler_.limit_prompts(short_steps
+                               ? times_.prompt_tokens_within(kShortStepS, scheduler_.backlog())
+                               : std::numeric_limits<int>::max());
 }
 
 Prospect Engine::prospect(const Request& request, TimeNs now_ns) const {

@@ -112,7 +112,8 @@ class Engine {
   bool form_at_rest() const { return !steering_ || !steering_->busy(); }
   // Returns the form that steps have from now on; nothing if it never changes.
   std::optional<Form> form() const;
-  // Gives up and takes all requests, see Scheduler. The engine must be quiet.
+  // Gives up and takes all requests, see Scheduler. The engine must be quiet. No output tells that
+  // the requests have left until its next event, as they may come back before.
   EngineState release_all(TimeNs now_ns);
   void absorb(EngineState state, TimeNs now_ns);
   std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
@@ -141,11 +142,9 @@ class Engine {
     return scheduler_.lend(request, first, count);
   }
   void give_back(std::span<const BlockId> lent, TimeNs now_ns);
-  // Keeps a place for a sequence. Returns false if none is free, its KV finds no room now, or it
-  // could never run here.
-  bool keep_place(const Scheduler::Decoding& sequence) {
-    return has_room_for(sequence) && scheduler_.keep_place();
-  }
+  // Keeps a place for a sequence, and steps short meanwhile, since its KV comes between them.
+  // Returns false if none is free, its KV finds no room now, or it could never run here.
+  bool keep_place(const Scheduler::Decoding& sequence);
   bool has_room_for(const Scheduler::Decoding& sequence) const {
     return could_run(sequence) &&
            scheduler_.could_receive(ceil_div<std::int64_t>(sequence.computed, block_tokens_));
@@ -197,6 +196,7 @@ class Engine {
   void on(WantGroups&);
   void begin(TimeNs now_ns);
   void settle();
+  void limit_prompts();
   TimeNs expected_wait_ns();
   Prospect expect(int priority, TimeNs due_ns, const PromptWork& prompt) const;
   TimeNs due_ns_of(const Deadlines& deadlines, const PromptWork& prompt, TimeNs now_ns) const;

@@ -41,6 +41,12 @@ std::vector<MovedRequest> Engine::abandon(TimeNs now_ns) {
   return all;
 }
 
+bool Engine::keep_place(const Scheduler::Decoding& sequence) {
+  const bool kept = has_room_for(sequence) && scheduler_.keep_place();
+  limit_prompts();
+  return kept;
+}
+
 void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns) {
   begin(now_ns);
   const RequestId request = moved.sequence->asks.id;

@@ -67,7 +67,6 @@ EngineState Engine::release_all(TimeNs now_ns) {
     }
     live.drawn_at.clear();
   }
-  settle();
   return state;
 }
 

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/morph_scene_for_test.h"
+
 namespace protean {
 namespace {
 
@@ -19,6 +21,23 @@ TEST(EngineState, AGroupKnowsWhatTheHomeWithMostAnswersKnows) {
   }
   const EngineState all = join_homes(std::move(homes));
   EXPECT_GT(all.times->lengths().mean(), 400);
+}
+
+// As if a group cannot be divided: devices would rest, and gauges show nothing for a while.
+TEST_F(EngineMorph, RequestsThatComeBackAreNotToldToHaveLeft) {
+  send(Arrival{request(1, 4, 4)});
+  engine.hold_steps();
+  end_step();
+  ASSERT_TRUE(engine.quiet());
+  ASSERT_EQ(sink.observation.running, 1);
+  EngineState state = engine.release_all(++now_ns);
+  EXPECT_TRUE(engine.idle());
+  EXPECT_EQ(sink.observation.running, 1);
+  engine.absorb(std::move(state), ++now_ns);
+  EXPECT_EQ(sink.observation.running, 1);
+  engine.go_on(++now_ns);
+  settle();
+  EXPECT_EQ(sink.all<Finished>().size(), 1U);
 }
 
 }  // namespace

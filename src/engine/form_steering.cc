@@ -114,6 +114,11 @@ void FormSteering::advance(bool quiet) {
       go_towards(wanted);  // KV was to lend more than the first swap needs
     } else {
       changed_ns_ = now_ns_;
+      if (wanted.form.embeddings != run_.committed().embeddings) {
+        // Needs that swing about what KV would have left must not begin it again and again.
+        failed_.push_back(
+            {{0, Component::kEmbeddings, wanted.form.embeddings}, now_ns_ + kFailedPauseNs});
+      }
       take_free_pages();
     }
   }
@@ -143,10 +148,6 @@ void FormSteering::observe(const Observation& observation) {
       advance();
     }
   }
-  // Weights change between steps: long steps would make a morph long, and everything waits for it.
-  scheduler_.limit_prompts(run_.busy()
-                               ? times_.prompt_tokens_within(kMorphStepS, scheduler_.backlog())
-                               : std::numeric_limits<int>::max());
 }
 
 Load FormSteering::load(TimeNs now_ns) const {

@@ -165,7 +165,7 @@ class FormSteering {
   TimeNs now_ns_ = 0;
   TimeNs next_decision_ns_ = 0;
   TimeNs changed_ns_;  // when the form last changed, or a change was called off
-  struct FailedSwap {
+  struct FailedSwap {  // or one that was called off, since KV had no room for it
     SwapComponent swap;
     TimeNs until_ns = 0;
   };

@@ -238,6 +238,46 @@ TEST_F(SteeringWithFullKv, ALoweringForSpeedTakesTheBlocksThatItsFirstSwapLacks)
   EXPECT_EQ(sink.all<Finished>().size(), 68U + 7U);
 }
 
+// Requests are late for the LM head alone, whose variant needs nearly all blocks for a while.
+MorphConfig slow_lm_head() {
+  MorphConfig config = morph_for_test(36, MorphMode::kAccuracy, 2, 1000);
+  config.policy.ttft_ns = 50 * kNsPerMs;
+  config.bounds.floor.most_lowered_layers = 1;
+  return config;
+}
+
+StepCost cost_of_slow_lm_head() {
+  StepCost cost = cost_for_test();
+  cost.logits_at(Precision::kBf16).step_us = 60'000;
+  cost.logits_at(Precision::kW8).step_us = 1'000;
+  return cost;
+}
+
+struct SteeringWithSlowLmHead : EngineMorph {
+  SteeringWithSlowLmHead() : EngineMorph(slow_lm_head(), cost_of_slow_lm_head()) {}
+};
+
+// There is room for the variant for 0.1 s at a time, which is too short.
+TEST_F(SteeringWithSlowLmHead, AMorphThatMayNotPreemptIsSeldomBegunInVain) {
+  for (std::uint64_t id = 1; now_ns < 20 * kNsPerS; id += 2) {
+    send(Arrival{request(id, 4, 1)});
+    now_ns += 65 * kNsPerMs;
+    end_step();
+    now_ns += 100 * kNsPerMs;
+    send(Tick{});
+    send(Arrival{request(id + 1, 52, 2)});  // 7 blocks
+    now_ns += 65 * kNsPerMs;
+    end_step();
+    send(Cancel{RequestId{id + 1}});
+    while (!device.work.empty()) {
+      end_step();
+    }
+  }
+  EXPECT_GT(times_called_off(*sink.form), 2);
+  EXPECT_LE(times_called_off(*sink.form), 10) << "one in two seconds";
+  EXPECT_EQ(device.form(), morph.start);
+}
+
 // An embedding matrix and LM head whose variant takes nearly all pages of the KV cache.
 struct LargeEmbeddings : EngineMorph {
   LargeEmbeddings() : EngineMorph(morph_for_test(36, MorphMode::kOff, 2, 1000)) {}

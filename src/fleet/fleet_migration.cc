@@ -118,7 +118,10 @@ void Fleet::balance(TimeNs now_ns) {
       const bool has_place =
           load.running + load.waiting < stations_[i].engine->limits().max_num_seqs;
       const bool closing = scales() && is_closing(candidate_of(i));
-      candidates.push_back({.freeness = freeness(load), .has_place = has_place && !closing});
+      // What moves to a replica that waits for its turn would wait with it.
+      const bool waits = stations_[i].executor->own().awaits_turn();
+      candidates.push_back(
+          {.freeness = freeness(load), .has_place = has_place && !closing && !waits});
       replicas.push_back(i);
     }
   }

@@ -42,7 +42,8 @@ std::optional<std::vector<BlockMove>> LiveMigration::source_advanced(TimeNs now_
   return stage_ == Stage::kPausing ? next(now_ns) : std::nullopt;
 }
 
-// Copies full blocks as long as many are left, then pauses the request and copies the rest.
+// Copies full blocks first and as long as many are left, then pauses the request and copies the
+// rest.
 std::optional<std::vector<BlockMove>> LiveMigration::next(TimeNs now_ns) {
   const auto now = still_decoding();
   if (!now) {
@@ -52,8 +53,9 @@ std::optional<std::vector<BlockMove>> LiveMigration::next(TimeNs now_ns) {
   const auto tokens = static_cast<std::size_t>(from_.block_tokens());
   const auto computed = static_cast<std::size_t>(now->computed);
   const std::size_t full = computed / tokens;
-  if (stage_ == Stage::kCopying && full - received_.size() > kBlocksAtOnce) {
-    return copy_until(received_.size() + kBlocksAtOnce, now_ns);
+  const std::size_t few = received_.empty() ? 0 : kBlocksAtOnce;
+  if (stage_ == Stage::kCopying && full - received_.size() > few) {
+    return copy_until(std::min(full, received_.size() + kBlocksAtOnce), now_ns);
   }
   from_.pause(request_);
   if (now->in_step) {

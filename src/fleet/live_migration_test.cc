@@ -20,12 +20,13 @@ namespace {
 
 constexpr int kBlockTokens = 4;
 
-EngineConfig config_of(std::int64_t blocks) {
+EngineConfig config_of(std::int64_t blocks, const StepCost& cost) {
   return {.scheduler = {.kv_blocks = blocks,
                         .block_tokens = kBlockTokens,
                         .max_num_seqs = 8,
                         .max_num_batched_tokens = 64,
-                        .max_model_len = 400}};
+                        .max_model_len = 400},
+          .step_cost = cost};
 }
 
 // The token that follows a sequence, for any prefix.
@@ -57,6 +58,7 @@ class KvExecutor : public Executor {
   void abort(MorphId) override {}
   void move_blocks(std::vector<BlockMove>) override {}
   void start(StepPlan plan) override { work.emplace_back(std::move(plan)); }
+  bool awaits_turn() const override { return waits; }
 
   // Does the next work and returns its event.
   decltype(Event::what) do_next() {
@@ -66,6 +68,7 @@ class KvExecutor : public Executor {
   }
 
   std::deque<Work> work;
+  bool waits = false;
 
  private:
   decltype(Event::what) run(const Copy& copy) {
@@ -137,11 +140,11 @@ class AnswerSink : public TokenSink {
 // A fleet whose executors work when the test says so.
 struct MigrationScene : KvExchange {
   explicit MigrationScene(const std::vector<std::int64_t>& blocks,
-                          MigratePolicy migrate = MigratePolicy::kOff) {
+                          MigratePolicy migrate = MigratePolicy::kOff, const StepCost& cost = {}) {
     std::vector<Member> members;
     for (const std::int64_t count : blocks) {
       executors.push_back(std::make_unique<KvExecutor>(count));
-      members.push_back({config_of(count), executors.back().get()});
+      members.push_back({config_of(count, cost), executors.back().get()});
     }
     fleet =
         std::make_unique<Fleet>(Dispatch{RouterPolicy::kRoundRobin, migrate}, members, sink, this);
@@ -287,6 +290,38 @@ TEST(LiveMigration, AMovingRequestMissesAtMostTwoSteps) {
   scene.expect_answer(RequestId{2});
 }
 
+// The copies wait for a long step of the other replica, but the request does not.
+TEST(LiveMigration, ARequestGoesOnDuringALongStepOfTheOtherReplica) {
+  MigrationScene scene({200, 200});
+  scene.arrive(1, 40, 60);
+  scene.arrive(2, 64, 20);
+  scene.work(0);
+  ASSERT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 1, scene.now_ns).value(), 1);
+  for (std::size_t i = 1; i < 20; ++i) {
+    EXPECT_EQ(scene.sink.seen.at(RequestId{1}).tokens.size(), i);
+    scene.work(0);
+  }
+  scene.work_to_the_end();
+  EXPECT_EQ(scene.adopted_with_kv(), 1);
+  scene.expect_answer(RequestId{1});
+  scene.expect_answer(RequestId{2});
+}
+
+TEST(LiveMigration, AReplicaComputesShortStepsWhileARequestMovesToIt) {
+  const auto first_step = [](bool moves) {
+    MigrationScene scene({200, 200}, MigratePolicy::kOff, {.fixed_us = 10'000, .token_us = 10'000});
+    scene.arrive(1, 40, 60);
+    scene.work(0);
+    if (moves) {
+      EXPECT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 1, scene.now_ns).value(), 1);
+    }
+    scene.arrive(2, 200, 20);
+    return std::get<StepPlan>(scene.executor(ReplicaId{1}).work.back()).tokens.size();
+  };
+  EXPECT_EQ(first_step(false), 64U);
+  EXPECT_LE(first_step(true), 24U) << "a quarter of a second";
+}
+
 TEST(LiveMigration, WhatHasMovedServesLaterPrompts) {
   MigrationScene scene({200, 200});
   scene.arrive(5, 40, 30);
@@ -335,13 +370,15 @@ TEST(LiveMigration, AFewRequestsMoveAtATime) {
   serve_eight_long_requests(scene);
   EXPECT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 100, scene.now_ns).value(), 8);
   EXPECT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{1}, 100, scene.now_ns).value(), 0);
-  std::int64_t before = 0;
+  int most = 0;
   for (bool more = true; more && scene.adopted_with_kv() < 8;) {
-    EXPECT_LE(scene.copies, before + 4);
-    before = scene.adopted_with_kv();
     more = scene.work(0);
     more = scene.work(1) || more;
+    for (const MigratingRequests& moves : scene.sink.migrations) {
+      most = std::max(most, moves.moving);
+    }
   }
+  EXPECT_EQ(most, 4);
   EXPECT_EQ(scene.adopted_with_kv(), 8);
   scene.work_to_the_end();
   for (const auto& [id, request] : scene.asked) {
@@ -377,13 +414,19 @@ TEST(LiveMigration, AReplicaWithoutRoomTakesNothing) {
 
 // Replica 0 has the long requests, and their KV together is more than it has.
 TEST(LiveMigration, AReplicaThatRunsShortOfKvGivesRequestsAway) {
-  for (const MigratePolicy policy : {MigratePolicy::kOff, MigratePolicy::kLoad}) {
-    MigrationScene scene({40, 40}, policy);
+  struct Case {
+    MigratePolicy policy;
+    bool waits = false;  // the other replica, for turns: so would what moves there
+  };
+  for (const Case& c :
+       {Case{MigratePolicy::kOff}, Case{MigratePolicy::kLoad}, Case{MigratePolicy::kLoad, true}}) {
+    MigrationScene scene({40, 40}, c.policy);
+    scene.executor(ReplicaId{1}).waits = c.waits;
     for (std::uint64_t id = 1; id <= 6; ++id) {  // every other one in replica 0
       scene.arrive(id, id % 2 == 1 ? 20 : 1, id % 2 == 1 ? 60 : 1);
     }
     scene.work_to_the_end();
-    const bool moves = policy == MigratePolicy::kLoad;
+    const bool moves = c.policy == MigratePolicy::kLoad && !c.waits;
     EXPECT_EQ(scene.adopted_with_kv() > 0, moves);
     EXPECT_EQ(scene.fleet->observe(ReplicaId{0}).preemptions_total == 0, moves);
     EXPECT_EQ(scene.fleet->observe(ReplicaId{1}).preemptions_total, 0);

@@ -60,6 +60,9 @@ void Regrouping::unify() {
     Station& station = at(group_.homes[home]);
     station.executor->part();
     station.parked = home > 0;
+    if (station.parked) {
+      station.engine->handle({now_ns_, Tick{}});  // tells that it has no requests
+    }
   }
   joint_.reset();
   EngineState all = join_homes(std::move(states));

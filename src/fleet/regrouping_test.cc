@@ -37,6 +37,8 @@ TEST(Regrouping, TwoReplicasBecomeOneAndPartAgainWhileRequestsRun) {
     }
   }
   EXPECT_EQ(scene.groups(), "01");
+  EXPECT_GT(scene.sink.observed.at(ReplicaId{0}).running, 0);
+  EXPECT_EQ(scene.sink.observed.at(ReplicaId{1}).running, 0) << "the first one serves for it";
   EXPECT_GT(scene.sink.seen.at(RequestId{1}).tokens.size(), before) << "requests go on meanwhile";
   EXPECT_FALSE(scene.sink.seen.at(RequestId{1}).finished.has_value());
   ASSERT_TRUE(scene.want({{0}, {1}}).ok());

@@ -14,7 +14,8 @@ class StepTurn {
   virtual void want() = 0;
   virtual void rest() = 0;
   // Waits until the device may begin a step. end() follows once the step is computed, in which the
-  // device has waited for others of its group for `waited_ns`.
+  // device has waited for others of its group for `waited_ns`. It does not follow for a device that
+  // was given up.
   virtual void begin() = 0;
   virtual void end(TimeNs waited_ns) = 0;
   virtual bool waits() const = 0;
@@ -31,7 +32,7 @@ class TimeShare {
   // for at most 1 / r of that time.
   virtual int priority() const = 0;
   virtual void set_priority(int priority) = 0;
-  // Returns the seconds for which its devices have computed steps, all together.
+  // Returns the seconds for which its devices have computed the steps that have ended, all together.
   virtual double step_seconds() const = 0;
 };
 

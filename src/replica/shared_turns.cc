@@ -86,7 +86,7 @@ std::unique_ptr<StepTurn> ModelTurns::add(const std::vector<int>& cpus) {
 void ModelTurns::remove(TurnId id) {
   {
     const std::lock_guard lock(all_->mutex_);
-    removed_ns_ += all_->turns_.computed_ns(id, all_->clock_());
+    removed_ns_ += all_->turns_.computed_ns(id);
     all_->turns_.remove(id);
     devices_.erase(id);
   }
@@ -113,7 +113,7 @@ double ModelTurns::step_seconds() const {
   const std::lock_guard lock(all_->mutex_);
   TimeNs sum_ns = removed_ns_;
   for (const TurnId id : devices_) {
-    sum_ns += all_->turns_.computed_ns(id, all_->clock_());
+    sum_ns += all_->turns_.computed_ns(id);
   }
   return static_cast<double>(sum_ns) / static_cast<double>(kNsPerS);
 }

@@ -73,6 +73,7 @@ TEST_F(SharedTurnsTest, ADeviceThatIsLetGoHoldsUpNoOther) {
   other->want();
   step(*own, kNsPerS);
   step(*own, kNsPerS);
+  EXPECT_DOUBLE_EQ(high->step_seconds(), 0) << "a hang is no compute";
 }
 
 TEST_F(SharedTurnsTest, StepsOfDevicesThatLeftAreCountedAndNewOnesHaveTheirModelsPriority) {

@@ -193,6 +193,7 @@ class Scheduler {
   // Keeps a place in steps for a sequence that will be adopted. Returns false if none is free.
   bool keep_place();
   void give_up_place() { --exchange_.kept_places; }
+  bool keeps_places() const { return exchange_.kept_places > 0; }
   // Takes free blocks for KV that arrives; nothing if sequences here would soon lack them.
   std::optional<std::vector<BlockId>> receive(std::int64_t count);
   // Frees received blocks whose sequence will not be adopted.

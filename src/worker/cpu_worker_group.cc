@@ -166,10 +166,9 @@ void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& mov
         "KV is copied between what serves as one");
   const bool one_fabric = fabric_ != nullptr && fabric_ == source.fabric_;
   std::vector<std::shared_ptr<const KvLayout>> layouts;
-  for (std::size_t device = 0; device < from.devices.size(); ++device) {
-    KvLayout layout = from.devices[device]->rank().kv().layout();
-    layout.device = one_fabric ? from.formation.devices[device] : -1;
-    layouts.push_back(std::make_shared<const KvLayout>(std::move(layout)));
+  for (const DeviceWorker* const device : from.devices) {
+    check(!device->changes_kv(), "the KV that is copied has its place");
+    layouts.push_back(std::make_shared<const KvLayout>(device->rank().kv().layout()));
   }
   KvCopy copy{.sources = {}, .moves = moves, .groups = {}, .done = {}};
   if (one_fabric) {  // else failed groups serve no more

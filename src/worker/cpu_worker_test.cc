@@ -144,6 +144,24 @@ TEST(CpuWorker, AStepWaitsForItsTurnUntilTheWorkerStops) {
   EXPECT_EQ(turn->take().find("want let go "), 0U);
 }
 
+TEST(CpuWorker, AStepInWhichADeviceIsGivenUpCountsAsNone) {
+  const SyntheticCheckpoint checkpoint(small_spec());
+  const auto turn = std::make_shared<NotedTurn>();
+  WorkerOptions options = small_options(small_spec());
+  options.devices.front().turn = turn;
+  auto worker = CpuWorker::create(options, checkpoint, {}, [](const StepResult&) {});
+  ASSERT_TRUE(worker.ok()) << worker.error().message;
+  (*worker)->start(plan_of(1, 0, {1, 2, 3}));
+  while (!(*worker)->awaits_turn()) {
+    std::this_thread::yield();
+  }
+  (*worker)->give_up();
+  worker->reset();
+  const std::string noted = turn->take();
+  EXPECT_NE(noted.find("begin "), std::string::npos) << noted;
+  EXPECT_EQ(noted.find("end "), std::string::npos) << noted;
+}
+
 // A model whose rows overflow after token 9 and no other: only that token's embedding reaches the
 // first column, and the final norm scales it beyond what a float holds.
 class OverflowingCheckpoint : public SyntheticCheckpoint {

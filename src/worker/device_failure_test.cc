@@ -200,6 +200,19 @@ TEST(DeviceFailure, TheDevicesOfOneReplicaPart) {
   }
 }
 
+// The device hangs before it comes to the change after which its blocks have other numbers.
+TEST(DeviceFailureDeathTest, NoKvIsCopiedWhoseDeviceHasNotComeToAChangeOfIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::vector<HoldShards> steps = drops(false);
+  const auto constraint = std::make_shared<Hanging>();
+  FailingScene failing;
+  const LetGo at_end{{constraint}};
+  failing.join(steps, steps.size());
+  failing.hang(constraint, 2, 0);
+  failing.leader().unify();
+  EXPECT_DEATH(failing.leader().copy_blocks(failing.leader(), {}, [] {}), "has its place");
+}
+
 // The swap of a layer that the failed device alone holds: it fails before, while it prepares the
 // swap, when it is ready, and when it is to commit it.
 TEST(DeviceFailure, AStepThatConcernsTheFailedDeviceAloneSucceeds) {

@@ -98,6 +98,11 @@ bool changes_homes(const DeviceEntry& entry) {
   return change != nullptr && change->change->kv != GroupChange::Kv::kStays;
 }
 
+bool moves_kv(const DeviceEntry& entry) {
+  const auto* const change = std::get_if<DeviceChange>(&entry);
+  return changes_homes(entry) || (change != nullptr && change->change->hold.has_value());
+}
+
 }  // namespace
 
 // Counts commits that end, and reports nothing of a device that was given up.
@@ -183,6 +188,7 @@ bool DeviceWorker::finish() {
 void DeviceWorker::push(DeviceEntry entry) {
   if (!given_up_) {
     ++unfinished_;
+    kv_changes_ += moves_kv(entry) ? 1 : 0;
     if (changes_homes(entry)) {
       const std::lock_guard lock(resizes_mutex_);
       ++home_changes_;
@@ -302,7 +308,7 @@ void DeviceWorker::run(const GroupStep& step) {
     results = rank_->run(step.number, *step.plans);
   }
   const TimeNs waits_ns = waited_ns() - waited_before_ns;
-  if (turn_ != nullptr) {
+  if (turn_ != nullptr && !given_up_) {
     turn_->end(waits_ns);
   }
   background_.step_ends();
@@ -321,7 +327,6 @@ void DeviceWorker::run(MorphId commit) {
     rank_->swap_component(filled->wanted.component, filled->memory);
     swapper_.give_back(commit, std::move(filled->memory), std::nullopt);
   } else {
-    rank_->await_readers();  // a shrink gives up pages
     check(resizer_.commit(commit), "what is committed was prepared and not aborted");
   }
 }
@@ -342,6 +347,7 @@ void DeviceWorker::run(const DeviceChange& entry) {
   if (!change.hold) {
     rank_->change(change, entry.device, memory);
     if (change.kv != GroupChange::Kv::kStays) {
+      --kv_changes_;
       const std::lock_guard lock(resizes_mutex_);
       --home_changes_;
     }
@@ -351,6 +357,7 @@ void DeviceWorker::run(const DeviceChange& entry) {
   check(filled.has_value(), "what is committed was prepared and not aborted");
   memory = std::move(filled->memory);
   rank_->change(change, entry.device, memory);
+  --kv_changes_;  // before the end is told
   const HoldShards& step = change.hold->step;
   const bool attention = step.component == Component::kAttention;
   swapper_.give_back(change.hold->id, std::move(memory),

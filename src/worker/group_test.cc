@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -90,10 +91,18 @@ class GroupScene {
           }
           return MorphScene::read_from(checkpoint_, which, memory, pace);
         }};
+    std::map<std::int64_t, std::int64_t> loaded_by_total;  // bytes, as each device ends
     auto worker = CpuWorker::create(
-        options, checkpoint_, {}, [this](StepResult result) { ear.hear(std::move(result)); },
+        options, checkpoint_,
+        [&](std::int64_t done_bytes, std::int64_t total_bytes) {
+          loaded_by_total[total_bytes] = done_bytes;
+        },
+        [this](StepResult result) { ear.hear(std::move(result)); },
         {.ready = [this](MorphReady ready) { ear.hear(std::move(ready)); },
          .done = [this](MorphDone done) { ear.hear(done); }});
+    for (const auto& [total_bytes, done_bytes] : loaded_by_total) {
+      EXPECT_EQ(done_bytes, total_bytes) << "the weights of a device are loaded";
+    }
     EXPECT_TRUE(worker.ok()) << worker.error().message;
     worker_ = std::move(*worker);
     pages_ = pages;

@@ -19,13 +19,13 @@
 
 namespace protean {
 
-// Where a device has KV. Stays valid while its arrays change, but then tells of what was.
+// Where a device has KV. Stays valid while its arrays change, but then tells of what was: a block
+// that is gone reads as other content, or as zeros.
 struct KvLayout {
   std::int64_t blocks = 0;           // of the only home
   std::vector<cpu::KvLayer> layers;  // of the model
   // By layer; null: each block is at the place of its number.
   std::vector<std::shared_ptr<const KvPlaces>> places;
-  int device = -1;  // of the reader's fabric; -1: it is on another one, or on none
 
   const std::byte* block(int layer, BlockId block) const {
     const auto index = static_cast<std::size_t>(layer);

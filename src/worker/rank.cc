@@ -78,8 +78,9 @@ Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
     };
   }
   ModelWeights weights(spec, holding_of(options, place), options.form.shards);
-  const std::int64_t total_bytes =
-      weight_pages_on(spec, options.form, place.device, pool.page_bytes()) * pool.page_bytes();
+  const std::int64_t total_pages =
+      weight_pages_on(spec, options.form, place.device, pool.page_bytes()) -
+      holding_of(options, place).lacking_pages;
   const auto load = [&, &form = options.form](int layer, Component component) -> Status {
     const ShardRun run = shards_kept(form, component, weights.holding.of(layer, component));
     if (run.empty()) {
@@ -104,7 +105,7 @@ Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
       }
     }
     if (progress) {
-      progress(layers.bytes(), total_bytes);
+      progress(layers.bytes(), total_pages * pool.page_bytes());
     }
   }
   return weights;
@@ -422,21 +423,14 @@ void Rank::swap_component(const SwapComponent& swap, ShardMemory& memory) {
 
 void Rank::copy_blocks(const KvLayout& source, std::span<const SharedHeads> heads,
                        std::span<const BlockMove> moves, const std::function<bool()>& called_off) {
-  const auto read_from = [this, &source](int device) {
-    if (source.device >= 0) {
-      place_.fabric->progress().read_from(place_.on_fabric, device);
-    }
-  };
-  read_from(source.device);
   for (const BlockMove& move : moves) {
     if (called_off()) {
-      break;  // the others do without this device and may have changed their arrays
+      break;
     }
     team_.run(std::ssize(heads), [&](std::int64_t i, int) {
       kv_->copy(source, heads[static_cast<std::size_t>(i)], move);
     });
   }
-  read_from(-1);
 }
 
 WorkerMemory Rank::memory() const {

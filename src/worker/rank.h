@@ -156,8 +156,6 @@ class Rank {
   void copy_blocks(const KvLayout& source, std::span<const SharedHeads> heads,
                    std::span<const BlockMove> moves, const std::function<bool()>& called_off);
 
-  // Returns when no device of a group reads KV of this one, as for a copy that was called off.
-  void await_readers() const;
   // Between steps, with all devices of the group: changes what they hold, with KV, and their homes.
   // `device` is this one's index in the group. `memory` has the weights that were fetched for a
   // Hold; then it holds those that were dropped.

@@ -42,17 +42,9 @@ void Rank::move_kv_of(const GroupChange& change, int device) {
   kv_->set_layer(layer, heads * after.count, move.homes, std::move(move.places));
 }
 
-void Rank::await_readers() const {
-  if (place_.fabric != nullptr) {
-    place_.fabric->progress().await_readers(place_.on_fabric);
-  }
-}
-
 void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {
   // After this, no device reads what this one showed or computes a step in the old formation.
   meet(change, 1);
-  // If the group has lost a device, another one may still read a block for a copy called off.
-  await_readers();
   if (change.hold) {
     const auto& [layer, component, runs] = change.hold->step;
     if (component == Component::kAttention) {

@@ -171,7 +171,7 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
   // Huge pages need their own alignment: maps more than asked and unmaps both ends.
   const std::int64_t bytes = most_pages * page_bytes;
   const std::int64_t mapped = bytes + kHugePageBytes;
-  void* address = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_NONE,
+  void* address = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_READ,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) {
     return refused(bytes, "of address space", kAdviceOnMaps);
@@ -273,10 +273,10 @@ Status PageRange::map(const PageRun& run, std::int64_t place) const {
 
 void PageRange::unmap(std::int64_t from, std::int64_t count) const {
   const std::int64_t bytes = count * pool_->page_bytes();
-  // Replaces the mapping in place, so that no other mapping can be placed here. If the system has
-  // no mapping left, the pages are only removed from the page table, which is safe because nothing
-  // accesses these addresses.
-  if (mmap(address(from), static_cast<std::size_t>(bytes), PROT_NONE,
+  // Replaces the mapping in place, so that no other mapping can be placed here and no read faults
+  // in between. If the system has no mapping left, the pages are only removed from the page table:
+  // a late read then finds what their next range wrote.
+  if (mmap(address(from), static_cast<std::size_t>(bytes), PROT_READ,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
     (void)madvise(address(from), static_cast<std::size_t>(bytes), MADV_DONTNEED);
   }

@@ -185,7 +185,7 @@ TEST(PageRange, LongRunsAreAlignedToHugePages) {
   EXPECT_EQ(std::count(large.data(), large.data() + large.bytes(), std::byte{0x5a}), large.bytes());
 }
 
-TEST(PageRangeDeathTest, AccessBeyondAttachedPagesFaults) {
+TEST(PageRangeDeathTest, AWriteBeyondAttachedPagesFaultsAndAReadFindsZeros) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto pool = pool_of(4 * kKiB, 8);
   PageRange range = range_of(*pool, 8);
@@ -193,6 +193,10 @@ TEST(PageRangeDeathTest, AccessBeyondAttachedPagesFaults) {
   range.detach(2);
   volatile std::byte* const data = range.data();
   data[2 * 4 * kKiB - 1] = std::byte{1};
+  for (const std::int64_t place : {2, 5}) {  // one that had a page, and one that never had
+    const std::byte seen = data[place * 4 * kKiB];
+    EXPECT_EQ(seen, std::byte{0});
+  }
   EXPECT_DEATH(data[2 * 4 * kKiB] = std::byte{1}, "");
   EXPECT_DEATH(data[5 * 4 * kKiB] = std::byte{1}, "");
 }

@@ -1,7 +1,6 @@
 #include "device/cpu/progress.h"
 
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -81,19 +80,6 @@ void GroupProgress::sleep_until(int waiter, int device, std::uint64_t moment) {
     reached.changes.wait(changes, std::memory_order_acquire);
   }
   own.waits_for.store(-1, std::memory_order_release);
-}
-
-void GroupProgress::read_from(int device, int other) {
-  reached_[static_cast<std::size_t>(device)].reads_from.store(other);
-}
-
-void GroupProgress::await_readers(int device) const {
-  for (int other = 0; other < devices(); ++other) {
-    const Reached& reader = reached_[static_cast<std::size_t>(other)];
-    while (reader.reads_from.load() == device && !failed(other)) {
-      std::this_thread::yield();
-    }
-  }
 }
 
 bool GroupProgress::waits(int device) const {

@@ -42,13 +42,6 @@ class GroupProgress {
   // of the device `waiter` only.
   void wait(int waiter, int device, Moment moment);
 
-  // Tells that a device reads from now on what another one holds; -1: no more. Called by the
-  // reader's thread only. A reader that then finds the other one's group well may go on until it
-  // ends.
-  void read_from(int device, int other);
-  // Returns when no device reads what this one holds, apart from devices that have failed.
-  void await_readers(int device) const;
-
   // The following may be called by any thread.
   void fail(int device);
   bool failed(int device) const { return state_of(device) != State::kWell; }
@@ -72,7 +65,6 @@ class GroupProgress {
     std::atomic<int> waits_for{-1};  // a device; -1: it does not wait
     std::atomic<std::uint64_t> until{0};
     std::atomic<std::int64_t> waited_ns{0};
-    std::atomic<int> reads_from{-1};  // a device; -1: it reads from none
     std::function<bool()> sound;
   };
   bool passed(int device, std::uint64_t moment) const {

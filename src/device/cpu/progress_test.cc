@@ -39,25 +39,6 @@ TEST(GroupProgress, WhatWasWrittenBeforeAMomentIsSeenAfterIt) {
   }
 }
 
-TEST(GroupProgress, ADeviceWaitsForItsReadersThatAreWell) {
-  GroupProgress progress(3, false);
-  progress.await_readers(0);
-  progress.read_from(1, 2);
-  progress.await_readers(0);  // another one is read
-  progress.read_from(1, 0);
-  std::atomic<bool> ended = false;
-  std::thread waits([&] {
-    progress.await_readers(0);
-    EXPECT_TRUE(ended);
-  });
-  ended = true;
-  progress.read_from(1, -1);
-  waits.join();
-  progress.read_from(2, 0);
-  progress.fail(2);
-  progress.await_readers(0);  // it may hang
-}
-
 TEST(GroupProgress, MeasuresHowLongADeviceWaits) {
   for (const bool spins : {false, true}) {
     GroupProgress progress(2, spins);
