@@ -42,11 +42,16 @@ void GroupProgress::reach(int device, Moment moment) {
     fail(device);
   }
   stop_if_failed(device);
-  const std::uint64_t now = encoded(moment);
-  check(reached.value.load(std::memory_order_relaxed) <= now, "progress only grows");
-  reached.value.store(now, std::memory_order_release);
+  pass(device, moment);
   reached.changes.fetch_add(1, std::memory_order_release);
   reached.changes.notify_all();
+}
+
+void GroupProgress::pass(int device, Moment moment) {
+  std::atomic<std::uint64_t>& value = reached_[static_cast<std::size_t>(device)].value;
+  const std::uint64_t now = encoded(moment);
+  check(value.load(std::memory_order_relaxed) <= now, "progress only grows");
+  value.store(now, std::memory_order_release);
 }
 
 void GroupProgress::wait(int waiter, int device, Moment moment) {
@@ -94,6 +99,10 @@ void GroupProgress::await_readers(int device) const {
       std::this_thread::yield();
     }
   }
+}
+
+bool GroupProgress::has_come(int device, Moment moment) const {
+  return passed(device, encoded(moment));
 }
 
 bool GroupProgress::waits(int device) const {
