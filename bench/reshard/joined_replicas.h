@@ -61,9 +61,11 @@ class PackedWeights {
 };
 
 // Joined replicas that hold whole copies and have computed their sequences' prompts.
+// `moves_kv_early`: see WorkerOptions.
 class JoinedReplicas {
  public:
-  JoinedReplicas(const ModelSpec& spec, int homes, PackedWeights& weights)
+  JoinedReplicas(const ModelSpec& spec, int homes, PackedWeights& weights,
+                 bool moves_kv_early = false)
       : spec_(spec), homes_(homes) {
     const std::shared_ptr<Fabric> fabric = *Fabric::create(
         {.devices = homes, .rows = homes * kContext, .hidden = spec.hidden, .steps_in_flight = 2});
@@ -84,7 +86,8 @@ class JoinedReplicas {
            .pages = PageBudget{page_bytes, form_pages(spec, form, page_bytes) + spare},
            .read_component = [&weights](const ComponentVariant& which, std::span<std::byte> memory,
                                         const Pace&) { return weights.read(which, memory); },
-           .background_share = 1},
+           .background_share = 1,
+           .moves_kv_early = moves_kv_early},
           weights.checkpoint(), {}, [this](StepResult result) { answers_.push(std::move(result)); },
           {.ready = [this](MorphReady ready) { answers_.push(std::move(ready)); },
            .done = [this](MorphDone done) { answers_.push(done); }}));
@@ -136,35 +139,62 @@ class JoinedReplicas {
   }
   // Commits what was prepared before the next step and returns the time of both.
   double commit_and_step(std::size_t count) {
+    const Clock::time_point begin = Clock::now();
+    commit(count);
+    const double took = step(begin);
+    wait<MorphDone>(static_cast<int>(count));
+    return took;
+  }
+  // Commits what was prepared while a decode step runs, and starts another one. Returns the time of
+  // all. Stops the program if the two draw different tokens.
+  double commit_between_steps(std::size_t count) {
+    const Clock::time_point begin = Clock::now();
+    results_.clear();
+    start([](int) { return decode_step(); });
+    commit(count);
+    start([](int) { return decode_step(); });
+    take_tokens(2);
+    const double took = milliseconds_since(begin);
+    wait<MorphDone>(static_cast<int>(count));
+    const auto half = tokens_.begin() + std::ssize(tokens_) / 2;
+    check(std::equal(tokens_.begin(), half, half), "a change of groups changes no token");
+    tokens_.erase(half, tokens_.end());
+    return took;
+  }
+  std::int64_t kv_bytes_moved_early() const { return workers_[0]->kv_bytes_moved_early(); }
+
+ private:
+  using Answer = std::variant<StepResult, MorphReady, MorphDone>;
+
+  void commit(std::size_t count) {
     std::vector<std::vector<BlockId>> live(static_cast<std::size_t>(homes_));
     for (std::vector<BlockId>& blocks : live) {
       for (BlockId block = 0; block < kLive; ++block) {
         blocks.push_back(block);
       }
     }
-    const Clock::time_point begin = Clock::now();
     workers_[0]->keep(std::move(live));
     for (std::size_t i = 0; i < count; ++i) {
       workers_[0]->commit(MorphId{last_morph_ - count + i + 1});
     }
-    const double took = step(begin);
-    wait<MorphDone>(static_cast<int>(count));
-    return took;
   }
-
- private:
-  using Answer = std::variant<StepResult, MorphReady, MorphDone>;
-
   template <class PlanOf>
   void step(const PlanOf& plan_of) {
-    std::vector<StepPlan> plans;
     results_.clear();
+    start(plan_of);
+    take_tokens(1);
+  }
+  template <class PlanOf>
+  void start(const PlanOf& plan_of) {
+    std::vector<StepPlan> plans;
     for (int home = 0; home < homes_; ++home) {
       plans.push_back(plan_of(home));
       plans.back().id = StepId{++last_step_};
     }
     workers_[0]->start(std::move(plans));
-    wait<StepResult>(homes_);
+  }
+  void take_tokens(int steps) {
+    wait<StepResult>(steps * homes_);
     tokens_.clear();
     for (const auto& [id, result] : results_) {
       check(!result.failure, "a step is computed");

@@ -159,30 +159,63 @@ void report(const Scene& scene, PackedWeights& weights, int rounds) {
   fmt::print("  weights fetched in the background in {:.0f} ms\n", median(cost.fetching));
 }
 
+// What the steps around an exchange of KV take longer if it is committed while the first one runs:
+// in place between the two, and overlapped with the first (AMOEBA section 3.1).
+void report_overlap(const Scene& scene, PackedWeights& weights, int rounds) {
+  const int all = scene.spec.layers;
+  const std::vector<HoldShards> drops = scene.drop(Component::kAttention, all);
+  const std::vector<HoldShards> fetches = scene.fetch(Component::kAttention, all);
+  const std::int64_t in_all = 2 * rounds * kLive * (scene.homes - 1) *
+                              kv_block_bytes(scene.spec, {.block_tokens = kBlockTokens}) / 2;
+  fmt::print("  two steps around the exchange of KV take longer by, there and back:\n");
+  for (const bool early : {false, true}) {
+    JoinedReplicas replicas(scene.spec, scene.homes, weights, early);
+    change(replicas, scene.drop(Component::kMlp, all));
+    std::vector<double> there;
+    std::vector<double> back;
+    for (int round = 0; round < rounds; ++round) {
+      for (const bool to_one : {true, false}) {
+        const double before_ms = raw_step(replicas);
+        const std::vector<TokenId> tokens = replicas.tokens();
+        replicas.prepare(to_one ? drops : fetches);
+        const double took_ms = replicas.commit_between_steps(drops.size());
+        check(replicas.tokens() == tokens, "a change of groups changes no token");
+        (to_one ? there : back).push_back(took_ms - before_ms - raw_step(replicas));
+      }
+    }
+    fmt::print(
+        "    {:24} {:8.2f} and {:.2f} ms, {:.0f} % moved in the background\n",
+        early ? "in place and overlapped" : "in place", median(there), median(back),
+        100.0 * static_cast<double>(replicas.kv_bytes_moved_early()) / static_cast<double>(in_all));
+  }
+}
+
 // Prints the memory that the exchange takes in addition to the devices' pages, as measured.
 void report_memory(const Scene& scene, PackedWeights& weights) {
-  JoinedReplicas replicas(scene.spec, scene.homes, weights);
-  const int all = scene.spec.layers;
-  change(replicas, scene.drop(Component::kMlp, all));
-  std::vector<double> there;
-  std::vector<double> back;
-  for (int i = 0; i < kTimes; ++i) {
-    for (const bool drops : {true, false}) {
-      const std::vector<HoldShards> holds =
-          drops ? scene.drop(Component::kAttention, all) : scene.fetch(Component::kAttention, all);
-      replicas.prepare(holds);
-      (drops ? there : back).push_back(static_cast<double>(extra_bytes([&] {
-        replicas.commit_and_step(holds.size());
-      })));
-    }
-  }
   const auto each = [&](const std::vector<double>& bytes) {
     return format_bytes(static_cast<std::int64_t>(median(bytes)) / scene.homes);
   };
-  fmt::print(
-      "  memory beside the pages while KV is exchanged: {} for each device, {} on the way "
-      "back\n",
-      each(there), each(back));
+  const int all = scene.spec.layers;
+  for (const bool early : {false, true}) {
+    JoinedReplicas replicas(scene.spec, scene.homes, weights, early);
+    change(replicas, scene.drop(Component::kMlp, all));
+    std::vector<double> there;
+    std::vector<double> back;
+    for (int i = 0; i < kTimes; ++i) {
+      for (const bool drops : {true, false}) {
+        const std::vector<HoldShards> holds = drops ? scene.drop(Component::kAttention, all)
+                                                    : scene.fetch(Component::kAttention, all);
+        replicas.prepare(holds);
+        (drops ? there : back).push_back(static_cast<double>(extra_bytes([&] {
+          replicas.commit_between_steps(holds.size());
+        })));
+      }
+    }
+    fmt::print(
+        "  memory beside the pages while KV is exchanged{}: {} for each device, {} on the way "
+        "back\n",
+        early ? " and overlapped" : "", each(there), each(back));
+  }
 }
 
 // What AMOEBA's base solutions cost on the same cores, which keeps them from computing as long.
@@ -255,6 +288,7 @@ void run(const std::string& size, int rounds) {
   PackedWeights weights(spec);
   const Scene two{spec, 2, Way::kShards};
   report(two, weights, rounds);
+  report_overlap(two, weights, rounds);
   report_memory(two, weights);
   report({spec, 2, Way::kLayers}, weights, rounds);
   report_base_solutions(two);
@@ -264,6 +298,7 @@ void run(const std::string& size, int rounds) {
   fmt::print("for bytes and tokens, not for times:\n");
   const Scene four{spec, 4, Way::kShards};
   report(four, weights, 1);
+  report_overlap(four, weights, 1);
   report_memory(four, weights);
   report_base_solutions(four);
 }

@@ -120,7 +120,9 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::create(const WorkerOptions& option
 }
 
 CpuWorker::CpuWorker(const WorkerOptions& options, StepDoneHandler done, MorphHandlers handlers)
-    : done_(std::move(done)), handlers_(std::move(handlers)) {
+    : done_(std::move(done)),
+      handlers_(std::move(handlers)),
+      moves_kv_early_(options.moves_kv_early) {
   if (options.joining) {
     fabric_ = options.joining->fabric;
     first_device_ = options.joining->first_device;
@@ -260,6 +262,7 @@ void CpuWorker::start(std::vector<StepPlan> plans) {
     worker.has_requests_ = worker.has_requests_ || !plans[home].tokens.empty();
   }
   const std::shared_ptr<UseMeter> meter = group().meter;
+  passed_.step = number_ + 1;
   const GroupStep step{++number_, std::make_shared<const std::vector<StepPlan>>(std::move(plans)),
                        [homes, meter](HomeResult result) {
                          if (meter) {
@@ -390,6 +393,7 @@ void CpuWorker::commit(MorphId id) {
     } else {
       Form& form = group().formation.form;
       form = after(std::move(form), step);
+      passed_.all = number_ + 1;  // it has no number, so it ends when the next one does that has
       for (const int device : devices) {
         group().devices[static_cast<std::size_t>(device)]->push(id);
       }
@@ -424,9 +428,18 @@ void CpuWorker::abort(MorphId id) {
 
 void CpuWorker::move_blocks(std::vector<BlockMove> moves) {
   const std::lock_guard lock(order_);
+  passed_.all = number_ + 1;
   for (DeviceWorker* const device : group().devices) {
     device->push(moves);
   }
+}
+
+std::int64_t CpuWorker::kv_bytes_moved_early() const {
+  std::int64_t bytes = 0;
+  for (const DeviceWorker* const device : group().devices) {
+    bytes += device->kv_bytes_moved_early();
+  }
+  return bytes;
 }
 
 WorkerMemory CpuWorker::memory() const {

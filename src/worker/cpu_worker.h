@@ -96,6 +96,8 @@ class CpuWorker : public Executor {
   void keep(std::vector<std::vector<BlockId>> live) { live_ = std::move(live); }
 
   WorkerMemory memory() const;  // of its own devices
+  // Bytes of KV that the group's devices have moved in the background for changes.
+  std::int64_t kv_bytes_moved_early() const;
 
  private:
   CpuWorker(const WorkerOptions& options, StepDoneHandler done, MorphHandlers handlers);
@@ -105,6 +107,8 @@ class CpuWorker : public Executor {
   void follow(CpuWorker& leader, int further);
   void change(GroupChange change);
   void commit_hold(MorphId id, const HoldShards& step);
+  void share_moves(GroupChange::Hold& hold, const Formation& after);
+  cpu::Moment stands_still(int layer) const;
   void prepare_on(const std::vector<int>& devices, MorphId id, const MorphStep& step);
   WantedWeights wanted_of(const MorphStep& step, int device) const;
   void on_ready(int device, MorphReady ready);
@@ -114,6 +118,7 @@ class CpuWorker : public Executor {
 
   const StepDoneHandler done_;
   const MorphHandlers handlers_;
+  const bool moves_kv_early_;
   int kv_heads_of_shard_ = 0;
   std::shared_ptr<Fabric> fabric_;  // null for a device that is always alone; outlives the devices
   int first_device_ = 0;            // on the fabric
@@ -142,6 +147,14 @@ class CpuWorker : public Executor {
   std::vector<Group> groups_;            // those that it joined with others, innermost first
   std::uint64_t number_ = 0;             // of the last entry that has one
   bool has_requests_ = false;            // as steps and rest() tell
+  // Numbers of the last entries that use KV: of a step, which leaves one layer after the other, of
+  // one that may use all layers until it ends, and of moves of a layer.
+  struct Passed {
+    std::uint64_t step = 0;
+    std::uint64_t all = 0;
+    std::unordered_map<int, std::uint64_t> layer;
+  };
+  Passed passed_;
   std::unordered_map<MorphId, MorphStep> steps_;  // prepared, neither committed nor aborted
   std::vector<std::vector<BlockId>> live_;        // by home, for the next commit
 };

@@ -154,7 +154,53 @@ void CpuWorker::commit_hold(MorphId id, const HoldShards& step) {
   }
   Formation after = group().formation;
   after.form = protean::after(std::move(after.form), step);
+  const bool moves_kv = step.component == Component::kAttention;
+  if (moves_kv) {
+    share_moves(hold, after);
+  }
   change({.after = std::move(after), .hold = std::move(hold)});
+  if (moves_kv) {
+    passed_.layer[step.layer] = number_;
+  }
+}
+
+// Gives each device its share of a layer's KV to move. No device of another group reads this KV:
+// copies to others have ended before homes join or divide, or were called off, which those changes
+// wait for.
+void CpuWorker::share_moves(GroupChange::Hold& hold, const Formation& after) {
+  const int layer = hold.step.layer;
+  cpu::GroupProgress& progress = fabric_->progress();
+  const auto is_still = [&progress, devices = after.devices, moment = stands_still(layer)] {
+    return std::all_of(devices.begin(), devices.end(), [&](int device) {
+      return progress.has_come(device, moment) && !progress.failed(device);
+    });
+  };
+  for (int device = 0; device < static_cast<int>(hold.stores.size()); ++device) {
+    const auto index = static_cast<std::size_t>(device);
+    const int shards =
+        std::max(hold.before.form.group[index].of(layer, Component::kAttention).count,
+                 hold.step.runs[index].count);
+    const cpu::KvLayer& slots = hold.stores[index]->layers()[static_cast<std::size_t>(layer)];
+    hold.shares.push_back(std::make_unique<KvShare>(
+        kv_move(hold.before, after, layer, device),
+        KvMoveScene{
+            .layer = layer,
+            .stores = hold.stores,
+            .live = hold.live,
+            .slot_bytes = kv_heads_of_shard_ * shards * slots.slot_bytes(),
+            .device = device,
+            .has_failed = [&progress, own = after.devices[index]] { return progress.failed(own); },
+            .stands_still = is_still}));
+  }
+}
+
+// Returns the moment from which on no entry that was given to the devices uses a layer's KV.
+cpu::Moment CpuWorker::stands_still(int layer) const {
+  const auto moved = passed_.layer.find(layer);
+  const std::uint64_t whole =
+      std::max(passed_.all, moved == passed_.layer.end() ? 0 : moved->second);
+  return passed_.step > whole ? cpu::SharedExchange::attended(passed_.step, layer)
+                              : cpu::Moment{whole, cpu::kStepEnd};
 }
 
 // Each device copies the heads of its shards from the devices that have them there.
@@ -183,6 +229,7 @@ void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& mov
     }
   };
   const std::lock_guard lock(order_);
+  passed_.all = number_ + 1;
   for (std::size_t device = 0; device < to.devices.size(); ++device) {
     copy.sources.clear();
     for (std::size_t other = 0; other < from.devices.size(); ++other) {
@@ -200,6 +247,7 @@ void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& mov
 void CpuWorker::change(GroupChange change) {
   const std::vector<DeviceWorker*>& devices = group().devices;
   change.number = ++number_;
+  passed_.all = change.hold ? passed_.all : number_;
   if (change.meeting.empty()) {
     change.meeting = change.after.devices;
   }
@@ -209,7 +257,11 @@ void CpuWorker::change(GroupChange change) {
   group().formation = change.after;
   const auto shared = std::make_shared<const GroupChange>(std::move(change));
   for (int device = 0; device < static_cast<int>(devices.size()); ++device) {
-    devices[static_cast<std::size_t>(device)]->push(DeviceChange{shared, device});
+    DeviceWorker& worker = *devices[static_cast<std::size_t>(device)];
+    worker.push(DeviceChange{shared, device});
+    if (moves_kv_early_ && shared->hold && !shared->hold->shares.empty()) {
+      worker.move_early({shared, shared->hold->shares[static_cast<std::size_t>(device)].get()});
+    }
   }
 }
 

@@ -76,7 +76,7 @@ struct FailingScene {
     leader().prepare(id, step);
     const MorphReady ready = scene.ears[0]->ready(id.value);
     ASSERT_FALSE(ready.failure) << ready.failure->message;
-    leader().keep({{}, {}});
+    leader().keep({{0, 1, 2}, {0, 1, 2}});
     leader().commit(id);
   }
   void drop(const HoldShards& step) {

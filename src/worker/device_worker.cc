@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -13,7 +14,8 @@
 namespace protean {
 namespace {
 
-constexpr std::chrono::seconds kToWakeUp(1);  // for a device that was given up
+constexpr std::chrono::seconds kToWakeUp(1);          // for a device that was given up
+constexpr std::chrono::microseconds kLookEvery(500);  // at KV that does not stand still yet
 
 // Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
 // and no swap waits for the kernel to provide pages.
@@ -259,6 +261,52 @@ void DeviceWorker::in_background(std::shared_ptr<BackgroundTask> work) {
       in_background(work);
     }
   });
+}
+
+void DeviceWorker::move_early(std::shared_ptr<KvShare> share) {
+  if (given_up_) {
+    return;
+  }
+  const std::lock_guard lock(early_.mutex);
+  early_.shares.push_back(std::move(share));
+  if (early_.shares.size() == 1) {  // else the task is posted already
+    background_.post([this] { move_early_in_turn(); });
+  }
+}
+
+// Looks once at each share and posts itself again, so that other tasks run between two looks: the
+// device's thread may wait for one of them before it comes to what a share waits for.
+void DeviceWorker::move_early_in_turn() {
+  std::vector<std::shared_ptr<KvShare>> shares;
+  {
+    const std::lock_guard lock(early_.mutex);
+    std::erase_if(early_.shares,
+                  [this](const auto& share) { return given_up_ || !share->has_more(); });
+    shares = early_.shares;
+  }
+  if (shares.empty()) {
+    return;
+  }
+  bool moved = false;
+  for (const auto& share : shares) {
+    while (share->may_begin()) {
+      const std::optional<std::int64_t> bytes = share->run_early();
+      if (!bytes) {
+        break;
+      }
+      early_.bytes += *bytes;
+      moved = true;
+      if (!background_.may_go_on()) {
+        return;
+      }
+    }
+  }
+  if (!moved) {
+    background_.await_task(kLookEvery);
+  }
+  if (background_.may_go_on()) {
+    background_.post([this] { move_early_in_turn(); });
+  }
 }
 
 void DeviceWorker::abort(MorphId id) {

@@ -108,6 +108,9 @@ class DeviceWorker {
   void prepare(MorphId id, WantedWeights wanted);
   void prepare(MorphId id, const ResizeKv& resize);
   void abort(MorphId id);
+  // Moves the device's share of the KV of a change that was pushed: in the background, from when it
+  // stands still until the device's own thread has done the rest.
+  void move_early(std::shared_ptr<KvShare> share);
   // Does work in the background if no other task waits, see CpuWorker.
   void in_background(std::shared_ptr<BackgroundTask> work);
   // No request needs the device until it is given the next step.
@@ -126,6 +129,8 @@ class DeviceWorker {
   // Returns false once memory of the device is lost, after that was reported. What was read from
   // the device before may be wrong if this returns false afterwards. Any thread may call.
   bool sound();
+
+  std::int64_t kv_bytes_moved_early() const { return early_.bytes; }
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
   const Rank& rank() const { return *rank_; }
@@ -156,6 +161,7 @@ class DeviceWorker {
   bool has_lost_memory() const { return pages_.pool != nullptr && pages_.pool->lost_memory(); }
   void run_entries();
   void settle_background();
+  void move_early_in_turn();
   void run(const GroupStep& step);
   void run(MorphId commit);
   void run(const DeviceChange& entry);
@@ -178,6 +184,13 @@ class DeviceWorker {
   std::mutex resizes_mutex_;
   int home_changes_ = 0;
   std::set<MorphId> waiting_resizes_;
+  // What move_early() was given.
+  struct EarlyMoves {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<KvShare>> shares;  // with chunks that no thread has taken
+    std::atomic<std::int64_t> bytes = 0;           // moved so far
+  };
+  EarlyMoves early_;
   PacedThread background_;
   LayerSwapper swapper_;
   KvResizer resizer_;

@@ -32,6 +32,7 @@ struct JoinCase {
   Precision precision = Precision::kBf16;
   KvPrecision kv = KvPrecision::kBf16;
   int attention_kept = 0;
+  bool moves_kv_early = true;
 };
 
 inline ModelSpec join_spec() {
@@ -113,7 +114,7 @@ class JoinScene {
   JoinScene(const JoinCase& which, int replicas, int talks, std::int64_t spare = 40)
       : case_(which), checkpoint_(join_spec()) {
     const ModelSpec spec = join_spec();
-    std::shared_ptr<Fabric> fabric = *Fabric::create(
+    fabric_ = *Fabric::create(
         {.devices = replicas, .rows = 40 * replicas, .hidden = spec.hidden, .steps_in_flight = 2});
     Form form = single_device_form(
         spec, which.precision, DeviceId{0},
@@ -123,7 +124,7 @@ class JoinScene {
     pages_ = form_pages(spec, Form(whole(form, 0)), kJoinPageBytes) + spare;
     for (int i = 0; i < replicas; ++i) {
       ears.push_back(std::make_unique<WorkerEar>());
-      add_worker(whole(form, i), i, fabric);
+      add_worker(whole(form, i), i);
       for (const int file : pool_files()) {
         if (std::find(files_.begin(), files_.end(), file) == files_.end()) {
           files_.push_back(file);
@@ -150,6 +151,7 @@ class JoinScene {
     }
   }
 
+  cpu::GroupProgress& progress() { return fabric_->progress(); }
   CpuWorker& worker(int i) { return *workers_[static_cast<std::size_t>(i)]; }
   int replicas() const { return static_cast<int>(workers_.size()); }
 
@@ -239,7 +241,8 @@ class JoinScene {
     }
     ear.done(last_id_);
   }
-  // Prepares steps at once, and commits them without a step of the model.
+  // Prepares steps at once, and commits them without a step of the model. The content of
+  // `meanwhile` happens before the end of the commits is awaited.
   void prepare(Group& group, std::span<const MorphStep> steps) {
     WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
     const std::uint64_t before = last_id_;
@@ -251,13 +254,17 @@ class JoinScene {
       ASSERT_FALSE(ready.failure) << ready.failure->message;
     }
   }
-  void commit_prepared(Group& group, std::span<const MorphStep> steps) {
+  void commit_prepared(Group& group, std::span<const MorphStep> steps,
+                       const std::function<void()>& meanwhile = {}) {
     WorkerEar& ear = *ears[static_cast<std::size_t>(group.leader)];
     const std::uint64_t before = last_id_ - steps.size();
     worker(group.leader).keep(live_blocks(group));
     for (std::size_t i = 0; i < steps.size(); ++i) {
       worker(group.leader).commit(MorphId{before + 1 + i});
       group.form = after(group.form, steps[i]);
+    }
+    if (meanwhile) {
+      meanwhile();
     }
     for (std::uint64_t id = before + 1; id <= last_id_; ++id) {
       ear.done(id);
@@ -337,20 +344,21 @@ class JoinScene {
     form.group = {whole_model(kJoinLayers, kJoinShards, DeviceId{device})};
     return form;
   }
-  void add_worker(const Form& form, int i, const std::shared_ptr<Fabric>& fabric) {
+  void add_worker(const Form& form, int i) {
     WorkerEar& ear = *ears.back();
     const WorkerOptions options{
         .form = form,
         .devices = {{.threads = i % 2 + 1}},
-        .joining = Joining{fabric, i},
+        .joining = Joining{fabric_, i},
         .max_step_tokens = 40,
         .max_positions = 256,
         .max_in_flight = 2,
         .pages = PageBudget{kJoinPageBytes, pages_},
-        .read_component = [this](const ComponentVariant& which, std::span<std::byte> memory,
-                                 const Pace& pace) {
-          return MorphScene::read_from(checkpoint_, which, memory, pace);
-        }};
+        .read_component =
+            [this](const ComponentVariant& which, std::span<std::byte> memory, const Pace& pace) {
+              return MorphScene::read_from(checkpoint_, which, memory, pace);
+            },
+        .moves_kv_early = case_.moves_kv_early};
     auto worker = CpuWorker::create(
         options, checkpoint_, {}, [&ear](StepResult result) { ear.hear(std::move(result)); },
         {.ready = [&ear](MorphReady ready) { ear.hear(std::move(ready)); },
@@ -394,6 +402,7 @@ class JoinScene {
   SyntheticCheckpoint checkpoint_;
   std::int64_t pages_ = 0;
   std::vector<int> files_;  // of the workers' pools
+  std::shared_ptr<Fabric> fabric_;
   std::vector<std::unique_ptr<CpuWorker>> workers_;
   std::vector<JoinTalk> talks_;
   std::uint64_t last_step_ = 0;

@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <random>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "cost/memory.h"
 #include "worker/join_scene_for_test.h"
 
 namespace protean {
@@ -286,6 +290,52 @@ TEST(JoinAhead, StepsAreFetchedWhileOthersAreCommitted) {
       fleet.step();
     }
     EXPECT_EQ(fleet.seen(), alone(which, 2, 4));
+  }
+}
+
+// Device 0 stops in the MLP of the first layer, where device 1 waits for it: both have attended
+// that layer in the step and no other one, so its KV stands still and all of it moves before the
+// step ends.
+TEST(JoinMovesKv, OnceTheStepHasLeftTheLayer) {
+  JoinCase which{"bf16_int8kv", Precision::kBf16, KvPrecision::kInt8};
+  const auto expected = alone(which, 2, 4);
+  for (const bool early : {true, false}) {
+    which.moves_kv_early = early;
+    std::binary_semaphore goes_on(0);
+    bool stops = true;
+    JoinScene fleet(which, 2, 4);
+    fleet.groups = {fleet.join(fleet.groups)};
+    JoinScene::Group& group = fleet.groups.front();
+    const auto drop_of = [&group](int layer, Component component) {
+      return HoldShards{layer, component, one_copy(group.form, 2, layer, component, false)};
+    };
+    fleet.apply(group, drop_of(0, Component::kMlp));
+    const std::vector<MorphStep> steps = {drop_of(0, Component::kAttention),
+                                          drop_of(1, Component::kAttention)};
+    fleet.prepare(group, steps);
+    fleet.progress().guard(0, [&] {  // called when it is to show its part of the MLP
+      if (std::exchange(stops, false)) {
+        goes_on.acquire();
+      }
+      return true;
+    });
+    constexpr std::int64_t kEachHome = 2 * 15;  // blocks that live, of which a half moves
+    const std::int64_t bytes =
+        early ? kEachHome * kv_layer_block_bytes(join_spec(), group.form.kv) / 2 : 0;
+    const auto moved = [&fleet] { return fleet.worker(0).kv_bytes_moved_early(); };
+    fleet.step([&] {
+      fleet.commit_prepared(group, steps, [&] {
+        for (int i = 0; i < 10000 && moved() < bytes; ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        EXPECT_EQ(moved(), bytes);
+        goes_on.release();
+      });
+    });
+    for (int i = 0; i < 60; ++i) {
+      fleet.step();
+    }
+    EXPECT_EQ(fleet.seen(), expected);
   }
 }
 

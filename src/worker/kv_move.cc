@@ -1,16 +1,20 @@
 #include "worker/kv_move.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
+#include <thread>
 
 #include "base/check.h"
+#include "base/units.h"
 
 namespace protean {
 namespace {
 
-constexpr std::int64_t kBlocksAtOnce = 8;  // of one task of the team
+constexpr std::int64_t kBlocksAtOnce = 8;  // of a chunk
+constexpr std::chrono::seconds kLongestChunk(1);
 
 const ShardRun& run_of(const Formation& formation, int device, int layer) {
   return formation.form.group[static_cast<std::size_t>(device)].of(layer, Component::kAttention);
@@ -145,56 +149,123 @@ struct PieceSwap {
   }
 };
 
-void swap_with(const KvMove& move, const KvMove::Swap& swap, const KvMoveScene& scene,
-               cpu::Team& team) {
-  const std::int64_t piece = scene.slot_bytes / (std::ssize(move.swaps) + 1);
-  const std::vector<BlockId>& mine = scene.live[static_cast<std::size_t>(swap.mine_of)];
-  const std::vector<BlockId>& theirs = scene.live[static_cast<std::size_t>(swap.its_of)];
-  std::vector<BlockId> slots;
-  std::set_union(mine.begin(), mine.end(), theirs.begin(), theirs.end(), std::back_inserter(slots));
-  // The home with the lower number does the even ones.
-  const std::int64_t first = swap.its < swap.mine ? 0 : 1;
-  const std::int64_t count = (std::ssize(slots) - first + 1) / 2;
-  const KvStore& here = *scene.stores[static_cast<std::size_t>(scene.device)];
-  const KvStore& there = *scene.stores[static_cast<std::size_t>(swap.partner)];
-  team.run((count + kBlocksAtOnce - 1) / kBlocksAtOnce, [&](std::int64_t task, int) {
-    const std::int64_t end = std::min(count, (task + 1) * kBlocksAtOnce);
-    for (std::int64_t i = task * kBlocksAtOnce; i < end && !scene.has_failed(); ++i) {
-      const BlockId slot = slots[static_cast<std::size_t>(2 * i + first)];
-      PieceSwap{.mine = here.address(scene.layer, slot, scene.slot_bytes) + swap.mine * piece,
-                .its = there.address(scene.layer, slot, scene.slot_bytes) + swap.its * piece,
-                .mine_lives = std::binary_search(mine.begin(), mine.end(), slot),
-                .its_lives = std::binary_search(theirs.begin(), theirs.end(), slot)}
-          .run(piece);
-    }
-  });
-}
-
-void copy_from(const KvMove& move, const KvMove::Copy& copy, const KvMoveScene& scene,
-               cpu::Team& team) {
-  const std::vector<BlockId>& live = scene.live[static_cast<std::size_t>(copy.home)];
-  const KvStore& here = *scene.stores[static_cast<std::size_t>(scene.device)];
-  const KvStore& there = *scene.stores[static_cast<std::size_t>(copy.source)];
-  team.run((std::ssize(live) + kBlocksAtOnce - 1) / kBlocksAtOnce, [&](std::int64_t task, int) {
-    const std::int64_t end = std::min(std::ssize(live), (task + 1) * kBlocksAtOnce);
-    for (std::int64_t i = task * kBlocksAtOnce; i < end && !scene.has_failed(); ++i) {
-      const BlockId block = live[static_cast<std::size_t>(i)];
-      std::memcpy(here.address(scene.layer, move.places.place(copy.home, block), scene.slot_bytes),
-                  there.address(scene.layer, copy.from.place(copy.home, block), scene.slot_bytes),
-                  static_cast<std::size_t>(scene.slot_bytes));
-    }
-  });
+std::int64_t chunks_of(const std::vector<BlockId>& blocks) {
+  return ceil_div(std::ssize(blocks), kBlocksAtOnce);
 }
 
 }  // namespace
 
-void move_kv(const KvMove& move, const KvMoveScene& scene, cpu::Team& team) {
-  for (const KvMove::Swap& swap : move.swaps) {
-    swap_with(move, swap, scene, team);
+// Finds the slots that this device swaps: the home with the lower number does the even ones.
+void KvShare::lay_out() {
+  for (const KvMove::Swap& swap : move_.swaps) {
+    const std::vector<BlockId>& mine = scene_.live[static_cast<std::size_t>(swap.mine_of)];
+    const std::vector<BlockId>& theirs = scene_.live[static_cast<std::size_t>(swap.its_of)];
+    std::vector<BlockId> all;
+    std::set_union(mine.begin(), mine.end(), theirs.begin(), theirs.end(), std::back_inserter(all));
+    std::vector<BlockId>& slots = slots_.emplace_back();
+    for (std::size_t i = swap.its < swap.mine ? 0 : 1; i < all.size(); i += 2) {
+      slots.push_back(all[i]);
+    }
+    chunks_ += chunks_of(slots);
   }
-  for (const KvMove::Copy& copy : move.copies) {
-    copy_from(move, copy, scene, team);
+  for (const KvMove::Copy& copy : move_.copies) {
+    chunks_ += chunks_of(scene_.live[static_cast<std::size_t>(copy.home)]);
   }
+  laid_out_ = true;
+}
+
+std::optional<std::int64_t> KvShare::run_one() {
+  std::call_once(once_, [this] { lay_out(); });
+  const std::int64_t chunk = next_.fetch_add(1);
+  if (chunk >= chunks_) {
+    return std::nullopt;
+  }
+  const std::int64_t bytes = run(chunk);
+  done_.fetch_add(1, std::memory_order_release);
+  done_.notify_all();
+  return bytes;
+}
+
+std::optional<std::int64_t> KvShare::run_early() {
+  early_ = true;
+  const std::optional<std::int64_t> bytes = run_one();
+  early_ = false;
+  return bytes;
+}
+
+void KvShare::await_early() const {
+  const auto until = std::chrono::steady_clock::now() + kLongestChunk;
+  while (early_ && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+}
+
+// Returns the bytes that the chunk moved.
+std::int64_t KvShare::run(std::int64_t chunk) const {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const std::int64_t own = chunks_of(slots_[i]);
+    if (chunk < own) {
+      return swap(move_.swaps[i], slots_[i], chunk);
+    }
+    chunk -= own;
+  }
+  for (const KvMove::Copy& one : move_.copies) {
+    const std::int64_t own = chunks_of(scene_.live[static_cast<std::size_t>(one.home)]);
+    if (chunk < own) {
+      return copy(one, chunk);
+    }
+    chunk -= own;
+  }
+  check(false, "a chunk is of a swap or of a copy");
+  return 0;
+}
+
+void KvShare::finish(cpu::Team& team) {
+  std::call_once(once_, [this] { lay_out(); });
+  team.run(std::max<std::int64_t>(0, chunks_ - next_),
+           [this](std::int64_t, int) { (void)run_one(); });
+  for (std::int64_t done = done_.load(std::memory_order_acquire); done < chunks_;
+       done = done_.load(std::memory_order_acquire)) {
+    done_.wait(done, std::memory_order_acquire);
+  }
+}
+
+std::int64_t KvShare::swap(const KvMove::Swap& swap, const std::vector<BlockId>& slots,
+                           std::int64_t chunk) const {
+  std::int64_t moved = 0;
+  const std::int64_t piece = scene_.slot_bytes / (std::ssize(move_.swaps) + 1);
+  const std::vector<BlockId>& mine = scene_.live[static_cast<std::size_t>(swap.mine_of)];
+  const std::vector<BlockId>& theirs = scene_.live[static_cast<std::size_t>(swap.its_of)];
+  const KvStore& here = *scene_.stores[static_cast<std::size_t>(scene_.device)];
+  const KvStore& there = *scene_.stores[static_cast<std::size_t>(swap.partner)];
+  const std::int64_t end = std::min(std::ssize(slots), (chunk + 1) * kBlocksAtOnce);
+  for (std::int64_t i = chunk * kBlocksAtOnce; i < end && !scene_.has_failed(); ++i) {
+    const BlockId slot = slots[static_cast<std::size_t>(i)];
+    PieceSwap{.mine = here.address(scene_.layer, slot, scene_.slot_bytes) + swap.mine * piece,
+              .its = there.address(scene_.layer, slot, scene_.slot_bytes) + swap.its * piece,
+              .mine_lives = std::binary_search(mine.begin(), mine.end(), slot),
+              .its_lives = std::binary_search(theirs.begin(), theirs.end(), slot)}
+        .run(piece);
+    moved += piece;
+  }
+  return moved;
+}
+
+std::int64_t KvShare::copy(const KvMove::Copy& copy, std::int64_t chunk) const {
+  std::int64_t moved = 0;
+  const std::vector<BlockId>& live = scene_.live[static_cast<std::size_t>(copy.home)];
+  const KvStore& here = *scene_.stores[static_cast<std::size_t>(scene_.device)];
+  const KvStore& there = *scene_.stores[static_cast<std::size_t>(copy.source)];
+  const std::int64_t slot = scene_.slot_bytes;
+  const std::int64_t end = std::min(std::ssize(live), (chunk + 1) * kBlocksAtOnce);
+  for (std::int64_t i = chunk * kBlocksAtOnce; i < end && !scene_.has_failed(); ++i) {
+    const BlockId block = live[static_cast<std::size_t>(i)];
+    std::memcpy(here.address(scene_.layer, move_.places.place(copy.home, block), slot),
+                there.address(scene_.layer, copy.from.place(copy.home, block), slot),
+                static_cast<std::size_t>(slot));
+    moved += slot;
+  }
+  return moved;
 }
 
 }  // namespace protean

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -50,16 +54,56 @@ std::vector<SharedHeads> shared_heads(const Holding& source, const Holding& here
 // The sides of a KvMove.
 struct KvMoveScene {
   int layer = 0;
-  std::span<KvStore* const> stores;            // by device; no step uses the layer
+  std::span<KvStore* const> stores;            // by device
   std::span<const std::vector<BlockId>> live;  // by home, in order
   std::int64_t slot_bytes = 0;                 // of a block here while each home has a copy
   int device = 0;                              // this one
   // Returns true once this device has failed: the others do without it and may use their slots.
   std::function<bool()> has_failed;
+  // Returns true once no device uses the layer any more before the move. Any thread may call.
+  std::function<bool()> stands_still;
 };
 
-// Does this device's share: half of what it swaps with each partner, which does the other half. A
-// device that has failed begins no further piece.
-void move_kv(const KvMove& move, const KvMoveScene& scene, cpu::Team& team);
+// A device's share of a KvMove: half of what it swaps with each partner, which does the other half,
+// and what it copies. It is cut into chunks, and each is done once, by the device's background
+// thread while a step goes on with later layers, or by its own threads between two steps. A device
+// that has failed begins no further piece.
+class KvShare {
+ public:
+  // What the scene refers to must outlive it.
+  KvShare(KvMove move, KvMoveScene scene) : move_(std::move(move)), scene_(std::move(scene)) {}
+
+  const KvMove& move() const { return move_; }
+  bool may_begin() const { return scene_.stands_still(); }
+  // Does a chunk that no thread has taken, and returns the bytes that it moved; nothing if there is
+  // no such chunk. Called by the background thread, once the share may begin.
+  std::optional<std::int64_t> run_early();
+  // Returns true if there is a chunk that no thread has taken, as far as is known.
+  bool has_more() const { return !laid_out_ || next_ < chunks_; }
+  // Does all that is left, and returns once all chunks are done.
+  void finish(cpu::Team& team);
+  // Returns once the background thread is in no chunk. A device calls it for the share of one that
+  // has failed, whose thread may still write to the slots of others. Gives up after a second: that
+  // thread hangs.
+  void await_early() const;
+
+ private:
+  std::optional<std::int64_t> run_one();
+  void lay_out();
+  std::int64_t run(std::int64_t chunk) const;
+  std::int64_t swap(const KvMove::Swap& swap, const std::vector<BlockId>& slots,
+                    std::int64_t chunk) const;
+  std::int64_t copy(const KvMove::Copy& copy, std::int64_t chunk) const;
+
+  const KvMove move_;
+  const KvMoveScene scene_;
+  std::once_flag once_;
+  std::vector<std::vector<BlockId>> slots_;  // of each swap, those that this device swaps
+  std::int64_t chunks_ = 0;                  // of all swaps, then of all copies
+  std::atomic<bool> laid_out_ = false;       // both are known
+  std::atomic<std::int64_t> next_{0};
+  std::atomic<std::int64_t> done_{0};
+  std::atomic<bool> early_ = false;  // the background thread may be in a chunk
+};
 
 }  // namespace protean

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "device/cpu/pages.h"
@@ -15,13 +16,17 @@ namespace {
 // The arrays of two devices, each with the same blocks of a home of its own: all bytes of a
 // device's blocks are its number.
 struct TwoArrays {
-  TwoArrays() {
+  explicit TwoArrays(BlockId count = 4) {
+    for (BlockId block = 0; block < count; ++block) {
+      blocks.push_back(block);
+    }
     ModelSpec spec;
     spec.layers = 1;
     spec.attention = {.heads = 2, .kv_heads = 2, .head_dim = 16};
     const Holding all = whole_model(spec.layers, 1, DeviceId{0});
     for (int device = 0; device < 2; ++device) {
-      stores.push_back(*KvStore::create({spec, all, 1, {.block_tokens = 4, .blocks = 4}}, *pool));
+      stores.push_back(
+          *KvStore::create({spec, all, 1, {.block_tokens = 4, .blocks = count}}, *pool));
       by_device.push_back(stores.back().get());
     }
     slot = 2 * stores[0]->layers()[0].slot_bytes();
@@ -38,14 +43,13 @@ struct TwoArrays {
   std::int64_t changed(std::size_t device, const KvMove& move, bool failed) {
     const std::vector<std::vector<BlockId>> live = {blocks, blocks};
     cpu::Team team(1);
-    move_kv(move,
-            {.layer = 0,
-             .stores = by_device,
-             .live = live,
-             .slot_bytes = slot,
-             .device = 0,
-             .has_failed = [failed] { return failed; }},
-            team);
+    KvShare share(move, scene(live, failed));
+    share.finish(team);
+    EXPECT_FALSE(share.has_more());
+    return foreign(device);
+  }
+  // Returns how many bytes of a device are the other's.
+  std::int64_t foreign(std::size_t device) {
     std::int64_t count = 0;
     for (const BlockId block : blocks) {
       count += std::ranges::count(bytes_of(device, block), static_cast<std::byte>(1 - device));
@@ -53,7 +57,17 @@ struct TwoArrays {
     return count;
   }
 
-  const std::vector<BlockId> blocks = {0, 1, 2, 3};
+  KvMoveScene scene(std::span<const std::vector<BlockId>> live, bool failed) {
+    return {.layer = 0,
+            .stores = by_device,
+            .live = live,
+            .slot_bytes = slot,
+            .device = 0,
+            .has_failed = [failed] { return failed; },
+            .stands_still = [] { return true; }};
+  }
+
+  std::vector<BlockId> blocks;
   std::unique_ptr<cpu::PagePool> pool = *cpu::PagePool::create(4096, 64, {});
   std::vector<std::unique_ptr<KvStore>> stores;
   std::vector<KvStore*> by_device;
@@ -96,6 +110,24 @@ TEST(KvMove, ADeviceThatHasFailedReadsFromNoOther) {
   TwoArrays arrays;
   EXPECT_EQ(arrays.changed(0, move, true), 0);
   EXPECT_EQ(arrays.changed(0, move, false), 4 * arrays.slot);
+}
+
+// A piece that changes places twice would be back where it was.
+TEST(KvMove, TwoThreadsDoEachChunkOnce) {
+  KvMove move;
+  move.swaps.push_back({.partner = 1, .mine = 1, .its = 0, .mine_of = 0, .its_of = 1});
+  TwoArrays arrays(200);
+  const std::vector<std::vector<BlockId>> live = {arrays.blocks, arrays.blocks};
+  KvShare share(move, arrays.scene(live, false));
+  std::thread background([&share] {
+    while (share.run_early().has_value()) {
+    }
+  });
+  cpu::Team team(1);
+  share.finish(team);
+  EXPECT_EQ(arrays.foreign(1), 100 * arrays.slot / 2);
+  background.join();
+  EXPECT_EQ(arrays.foreign(1), 100 * arrays.slot / 2);
 }
 
 }  // namespace

@@ -108,6 +108,12 @@ bool PacedThread::has_time() {
   return goes_on && tasks_.empty();
 }
 
+void PacedThread::await_task(std::chrono::microseconds most) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, most,
+                    [this] { return stopping_ || !urgent_.empty() || !tasks_.empty(); });
+}
+
 // Counts processor time, which steps lose; waiting for a disk costs them nothing.
 void PacedThread::rest() {
   const std::int64_t now_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);

@@ -51,6 +51,19 @@ TEST(PacedThread, RunsTasksInOrderAndUrgentOnesBetweenPieces) {
   EXPECT_EQ(order, "a123bc");
 }
 
+TEST(PacedThread, ATaskThatPollsEndsItsWaitForAnother) {
+  PacedThread thread(0.5);
+  std::promise<void> begun;
+  std::promise<void> end;
+  thread.post([&] {
+    begun.set_value();
+    thread.await_task(std::chrono::hours(1));
+  });
+  begun.get_future().wait();
+  thread.post([&] { end.set_value(); });
+  end.get_future().wait();
+}
+
 TEST(PacedThread, ATaskThatCanWaitHasTimeWhileNoOtherWaits) {
   PacedThread thread(0.5);
   std::promise<void> begun;

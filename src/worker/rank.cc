@@ -278,6 +278,10 @@ std::vector<HomeResult> Rank::run(std::uint64_t step, std::span<const StepPlan> 
     take_rows(stop, forward);
     compute(stop, forward);
     hand_over(stop, forward);
+    if (exchange_ && stop % 2 == 1 && stop + 1 < std::ssize(route_.stops)) {
+      place_.fabric->progress().pass(place_.on_fabric,
+                                     cpu::SharedExchange::attended(step_, stop / 2));
+    }
   }
   std::vector<HomeResult> results;
   for (int home = last.first_home; home < last.first_home + last.homes; ++home) {

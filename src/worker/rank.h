@@ -23,6 +23,7 @@
 #include "model/weights.h"
 #include "ports/step_turn.h"
 #include "worker/fabric.h"
+#include "worker/kv_move.h"
 #include "worker/kv_store.h"
 #include "worker/layer_pages.h"
 #include "worker/paced_thread.h"
@@ -72,6 +73,9 @@ struct WorkerOptions {
   // The share of the threads' time that copies may take while steps run, and by which steps may get
   // longer. A device's copies run on one thread, so they take at most one core.
   double background_share = 0.075;
+  // KV that changes devices begins to move once the step before has left its layer. Without, to
+  // compare: between two steps only.
+  bool moves_kv_early = true;
 };
 
 // Bytes that a worker holds at its start. Without pages, memory is touched on first use.
@@ -106,8 +110,10 @@ struct GroupChange {
     HoldShards step;
     Precision precision = Precision::kBf16;  // of the component
     Formation before;
-    std::vector<std::vector<BlockId>> live;  // by home, in order; of attention whose KV moves
-    std::vector<KvStore*> stores;            // by device
+    // The following are set for attention, whose KV moves.
+    std::vector<std::vector<BlockId>> live;        // by home, in order
+    std::vector<KvStore*> stores;                  // by device
+    std::vector<std::unique_ptr<KvShare>> shares;  // by device
   };
   std::optional<Hold> hold;
   enum class Kv : std::uint8_t { kStays, kUnifies, kDivides };

@@ -1,10 +1,10 @@
 // How a rank changes what it holds and the group that it is in.
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
-#include "worker/kv_move.h"
 #include "worker/rank.h"
 
 namespace protean {
@@ -20,26 +20,17 @@ void Rank::meet(const GroupChange& change, std::uint32_t point) {
 }
 
 void Rank::move_kv_of(const GroupChange& change, int device) {
+  const auto index = static_cast<std::size_t>(device);
   const GroupChange::Hold& hold = *change.hold;
-  const int layer = hold.step.layer;
-  KvMove move = kv_move(hold.before, change.after, layer, device);
-  const ShardRun& before =
-      hold.before.form.group[static_cast<std::size_t>(device)].of(layer, Component::kAttention);
-  const ShardRun& after = hold.step.runs[static_cast<std::size_t>(device)];
-  const int heads = spec_.attention.kv_heads / weights_.shards;
-  const std::int64_t slot = std::int64_t{heads} * std::max(before.count, after.count) *
-                            kv_->layers()[static_cast<std::size_t>(layer)].slot_bytes();
-  protean::move_kv(
-      move,
-      {.layer = layer,
-       .stores = hold.stores,
-       .live = hold.live,
-       .slot_bytes = slot,
-       .device = device,
-       .has_failed = [this] { return place_.fabric->progress().failed(place_.on_fabric); }},
-      team_);
+  KvShare& share = *hold.shares[index];
+  share.finish(team_);
   meet(change, 2);
-  kv_->set_layer(layer, heads * after.count, move.homes, std::move(move.places));
+  for (const std::unique_ptr<KvShare>& other : hold.shares) {
+    other->await_early();
+  }
+  const int heads = spec_.attention.kv_heads / weights_.shards;
+  kv_->set_layer(hold.step.layer, heads * hold.step.runs[index].count, share.move().homes,
+                 share.move().places);
 }
 
 void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {

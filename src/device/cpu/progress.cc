@@ -41,11 +41,16 @@ void GroupProgress::reach(int device, Moment moment) {
     fail(device);
   }
   stop_if_failed(device);
-  const std::uint64_t now = encoded(moment);
-  check(reached.value.load(std::memory_order_relaxed) <= now, "progress only grows");
-  reached.value.store(now, std::memory_order_release);
+  pass(device, moment);
   reached.changes.fetch_add(1, std::memory_order_release);
   reached.changes.notify_all();
+}
+
+void GroupProgress::pass(int device, Moment moment) {
+  std::atomic<std::uint64_t>& value = reached_[static_cast<std::size_t>(device)].value;
+  const std::uint64_t now = encoded(moment);
+  check(value.load(std::memory_order_relaxed) <= now, "progress only grows");
+  value.store(now, std::memory_order_release);
 }
 
 void GroupProgress::wait(int waiter, int device, Moment moment) {
@@ -80,6 +85,10 @@ void GroupProgress::sleep_until(int waiter, int device, std::uint64_t moment) {
     reached.changes.wait(changes, std::memory_order_acquire);
   }
   own.waits_for.store(-1, std::memory_order_release);
+}
+
+bool GroupProgress::has_come(int device, Moment moment) const {
+  return passed(device, encoded(moment));
 }
 
 bool GroupProgress::waits(int device) const {

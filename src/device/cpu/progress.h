@@ -38,11 +38,15 @@ class GroupProgress {
 
   // Tells that `device` has come to `moment`. Called by that device's thread only.
   void reach(int device, Moment moment);
+  // The same for a moment that no device waits for: wakes none, so it costs next to nothing.
+  void pass(int device, Moment moment);
   // Returns when `device` has come to `moment`, or beyond it, or has failed. Called by the thread
   // of the device `waiter` only.
   void wait(int waiter, int device, Moment moment);
 
   // The following may be called by any thread.
+  // Returns true if `device` has come to `moment`, or beyond it, or has failed.
+  bool has_come(int device, Moment moment) const;
   void fail(int device);
   bool failed(int device) const { return state_of(device) != State::kWell; }
   // Lets a device that has failed go on, so that its thread can end.

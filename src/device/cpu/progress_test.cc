@@ -64,6 +64,19 @@ TEST(GroupProgress, ALaterMomentCountsAsTheEarlierOnes) {
   progress.wait(0, 0, {4, 900});
 }
 
+TEST(GroupProgress, AnyThreadMayAskHowFarADeviceHasCome) {
+  GroupProgress progress(2, false);
+  progress.reach(1, {4, 2});
+  EXPECT_TRUE(progress.has_come(1, {4, 2}));
+  EXPECT_TRUE(progress.has_come(1, {3, kStepEnd}));
+  EXPECT_FALSE(progress.has_come(1, {4, 3}));
+  progress.pass(1, {4, 3});
+  EXPECT_TRUE(progress.has_come(1, {4, 3}));
+  EXPECT_FALSE(progress.has_come(1, {5, 0}));
+  progress.fail(1);
+  EXPECT_TRUE(progress.has_come(1, {5, 0})) << "it comes there no more";
+}
+
 TEST(GroupProgress, NoDeviceWaitsForOneThatHasFailed) {
   GroupProgress progress(2, false);
   std::thread waiter([&] { progress.wait(0, 1, {7, 1}); });

@@ -71,6 +71,10 @@ Moment SharedExchange::handed_over(int stop) const {
   return {step_, static_cast<std::uint32_t>(stop) * kPhases + kHandedOver};
 }
 
+Moment SharedExchange::attended(std::uint64_t step, int layer) {
+  return {step, static_cast<std::uint32_t>(1 + 2 * layer) * kPhases + kHandedOver};
+}
+
 bool SharedExchange::broken() const {
   return std::any_of(group_.begin(), group_.end(),
                      [this](int device) { return board_.progress_.failed(device); });

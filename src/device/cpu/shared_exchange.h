@@ -67,6 +67,9 @@ class SharedExchange final : public Exchange {
   // stop, and when it has handed over those that others need after it.
   Moment taken(int stop) const;
   Moment handed_over(int stop) const;
+  // The moment when a device has attended a layer in a step, which uses its KV no more. It is told
+  // by GroupProgress::pass().
+  static Moment attended(std::uint64_t step, int layer);
 
   void reuse(SharedRows which) override;
   void show(SharedRows which, int turn, std::span<const float> mine) override;
