@@ -53,8 +53,8 @@ struct DropCopy {
 std::int64_t blocks_lacking(std::span<const DropCandidate> candidates);
 
 // Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
-// less. Nothing if no request lacks KV, or nothing can be dropped. Groups by layers have no copy
-// here and stay as they are, because their devices do not join others.
+// less. Nothing if no request lacks KV, or nothing can be dropped. Candidates without a copy here,
+// as groups by layers, stay as they are.
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
                                      std::span<const DropCopy> copies, std::int64_t block_bytes);
 

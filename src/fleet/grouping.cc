@@ -52,16 +52,6 @@ std::vector<ReplicaId> Grouping::replicas_in(const std::vector<std::vector<Neste
   return all;
 }
 
-Grouping::Shapes Grouping::shapes() const {
-  Shapes shapes(groups_.size());
-  for (std::size_t first = 0; first < groups_.size(); ++first) {
-    for (const Group& group : groups_[first]) {
-      shapes[first].push_back({group.homes, group.by, group.home, group.wide});
-    }
-  }
-  return shapes;
-}
-
 std::vector<ReplicaId> Grouping::replicas_of(ReplicaId replica) const {
   return replicas_in(groups_, replica, groups_[index(replica)].size());
 }
@@ -130,10 +120,15 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes) cons
       continue;
     }
     Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards)};
+    const bool alike = std::all_of(inside.begin(), inside.end(), [&](const Replicas* group) {
+      return made_alike(shapes, inside.front()->front(), group->front());
+    });
     for (const Replicas* group : inside) {
       const auto& nested = shapes[index(group->front())];
-      // Devices that have divided layers do not join others.
-      if (group->size() > smallest || (!nested.empty() && nested.back().by == GroupBy::kLayers)) {
+      const bool by_layers = !nested.empty() && nested.back().by == GroupBy::kLayers;
+      // Devices that have divided layers join only those that have divided them alike, to divide
+      // their own layers further.
+      if (group->size() > smallest || (by_layers && !(alike && change.by == GroupBy::kLayers))) {
         return apart(*group);
       }
       change.homes.push_back(group->front());
@@ -141,19 +136,6 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes) cons
     return change;
   }
   return std::nullopt;
-}
-
-Form Grouping::form_of(const Shapes& shapes, ReplicaId replica) const {
-  const auto& nested = shapes[index(replica)];
-  if (!nested.empty()) {
-    return nested.back().wide;
-  }
-  if (running_ && running_->concerns(replica) && !running_->group().home.group.empty()) {
-    return running_->group().home;
-  }
-  const auto& groups = groups_[index(replica)];  // a group may part before
-  const Engine& engine = groups.empty() ? *stations_[index(replica)].engine : *groups.front().first;
-  return engine.form().value_or(config_.form);
 }
 
 // Returns what a change does, and changes the shapes accordingly.

@@ -124,6 +124,7 @@ class Grouping {
                               std::size_t depth);
   std::vector<Replicas> groups_in(const Shapes& shapes) const;
   Shapes shapes() const;
+  static bool made_alike(const Shapes& shapes, ReplicaId a, ReplicaId b);
   std::optional<Change> next_change(const Shapes& shapes) const;
   Result<Regroup> look_ahead(const Change& change, Shapes& shapes) const;
   Result<Regroup> rest_of_running(Shapes& shapes) const;

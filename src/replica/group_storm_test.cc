@@ -188,6 +188,14 @@ TEST_F(GroupStorm, TwoReplicasOfTwoDevicesDivideLayersAndPartManyTimes) {
   storm(kKept[3], {2, 1}, changes_wanted(50));
 }
 
+// Pipelines of two stages become one of four, and part into two again.
+TEST_F(GroupStorm, PipelinesOfTwoReplicasBecomeOneAndPartManyTimes) {
+  kv_cache_memory = "2MiB";
+  by = GroupBy::kLayers;
+  widen();
+  storm(kKept[1], {2, 4, 2, 1}, changes_wanted(16));
+}
+
 TEST_F(GroupStorm, FourReplicasDivideLayersAndPartManyTimes) {
   kv_cache_memory = "2MiB";
   by = GroupBy::kLayers;

@@ -62,7 +62,8 @@ void CpuWorker::join(const std::vector<CpuWorker*>& others) {
     const Group& added = other->group();
     const Form& form = added.formation.form;
     check(rests(*other) && other->fabric_ == fabric_, "workers at rest join");
-    check(equally_precise(form, formation.form) && form.kv == group().formation.form.kv,
+    check(equally_precise(form, formation.form) && form.kv == group().formation.form.kv &&
+              places_alike(added.formation, formation),
           "workers of equal forms join");
     for (CpuWorker* const member : added.members) {
       member->follow(*this, static_cast<int>(joined.devices.size()));
@@ -88,6 +89,7 @@ void CpuWorker::unify() {
   Formation after = joined.formation;
   joined.homes_apart = std::exchange(after.homes, {indices(0, joined.devices.size())});
   joined.apart = std::exchange(joined.homes, {this});
+  joined.places_apart = std::exchange(after.home_places, places_as_one(joined.formation));
   joined.least_kv_blocks = after.form.kv.blocks;
   joined.meter = meter_of(joined.devices);
   change({.after = std::move(after),
@@ -103,6 +105,7 @@ void CpuWorker::divide() {
   const std::lock_guard lock(order_);
   Formation after = joined.formation;
   after.homes = std::exchange(joined.homes_apart, {});
+  after.home_places = std::exchange(joined.places_apart, nullptr);
   joined.homes = std::exchange(joined.apart, {});
   joined.least_kv_blocks = 0;
   joined.meter = nullptr;

@@ -140,7 +140,7 @@ void take_back(JoinScene& fleet, JoinScene::Group& group, int homes,
 }
 
 // 1, 2, 4, 2, 1 devices: pairs become wide replicas, which then join themselves.
-TEST(JoinOfWideReplicas, HasTheBitsOfReplicasThatStandAlone) {
+void join_in_two_steps(bool by_layers) {
   const JoinCase which{"bf16"};
   JoinScene fleet(which, 4, 8);
   const std::vector<JoinScene::Group> narrow = fleet.groups;
@@ -148,12 +148,12 @@ TEST(JoinOfWideReplicas, HasTheBitsOfReplicasThatStandAlone) {
   fleet.groups = {fleet.join({narrow[0], narrow[1]}), fleet.join({narrow[2], narrow[3]})};
   std::vector<std::vector<HoldShards>> back;
   for (JoinScene::Group& group : fleet.groups) {
-    back.push_back(drop(fleet, group, false));
+    back.push_back(drop(fleet, group, by_layers));
     fleet.unify(group);
   }
   const std::vector<JoinScene::Group> pairs = fleet.groups;
   fleet.groups = {fleet.join(pairs)};
-  const std::vector<HoldShards> back_to_pairs = drop(fleet, fleet.groups[0], false);
+  const std::vector<HoldShards> back_to_pairs = drop(fleet, fleet.groups[0], by_layers);
   fleet.unify(fleet.groups[0]);
   fleet.step();
   take_back(fleet, fleet.groups[0], 2, back_to_pairs);
@@ -168,6 +168,15 @@ TEST(JoinOfWideReplicas, HasTheBitsOfReplicasThatStandAlone) {
     fleet.step();
   }
   EXPECT_EQ(fleet.seen(), alone(which, 4, 8));
+}
+
+TEST(JoinOfWideReplicas, HasTheBitsOfReplicasThatStandAlone) {
+  join_in_two_steps(false);
+}
+
+// Blocks of the pairs lie behind each other, and go behind each other again.
+TEST(JoinOfPipelines, HasTheBitsOfReplicasThatStandAlone) {
+  join_in_two_steps(true);
 }
 
 // Sequences move with their KV between groups and replicas whose devices hold other layers and

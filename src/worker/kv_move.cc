@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -18,6 +20,12 @@ constexpr std::chrono::seconds kLongestChunk(1);
 
 const ShardRun& run_of(const Formation& formation, int device, int layer) {
   return formation.form.group[static_cast<std::size_t>(device)].of(layer, Component::kAttention);
+}
+
+KvPlaces places_of(const Formation& formation, int layer) {
+  return formation.home_places == nullptr
+             ? KvPlaces()
+             : (*formation.home_places)[static_cast<std::size_t>(layer)];
 }
 
 bool all_one(const std::vector<Copy>& by_home) {
@@ -68,28 +76,59 @@ std::vector<KvMove::Swap> swaps_of(const Formation& apart, const std::vector<Cop
 
 }  // namespace
 
+std::shared_ptr<const std::vector<KvPlaces>> places_as_one(const Formation& formation) {
+  const int homes = formation.home_count();
+  const std::int64_t blocks = formation.form.kv.blocks / homes;
+  std::vector<KvPlaces> all;
+  bool moved = false;
+  for (int layer = 0; layer < static_cast<int>(formation.form.layer_precision.size()); ++layer) {
+    const Copy copy = copies_by_home(formation, layer, Component::kAttention).front();
+    const int keeper = home_of(formation.homes, copy.front());
+    KvPlaces places;
+    if (keeper == home_of(formation.homes, copy.back())) {
+      places = unified(composed(places_of(formation, layer), places_behind(keeper, homes, blocks),
+                                homes, blocks),
+                       homes, blocks);
+    }
+    moved = moved || !places.tables.empty();
+    all.push_back(std::move(places));
+  }
+  return moved ? std::make_shared<const std::vector<KvPlaces>>(std::move(all)) : nullptr;
+}
+
+bool places_alike(const Formation& a, const Formation& b) {
+  return a.home_places == b.home_places ||
+         (a.home_places != nullptr && b.home_places != nullptr && *a.home_places == *b.home_places);
+}
+
 KvMove kv_move(const Formation& before, const Formation& after, int layer, int device) {
   const std::vector<Copy> from = copies_by_home(before, layer, Component::kAttention);
   const std::vector<Copy> to = copies_by_home(after, layer, Component::kAttention);
   const int homes = before.home_count();
   const std::int64_t blocks = before.form.kv.blocks / homes;
+  const KvPlaces own_places = places_of(before, layer);
   KvMove move;
   check(from != to, "a layer's attention moves");
+  if (run_of(before, device, layer).empty() && run_of(after, device, layer).empty()) {
+    move.homes = all_one(to) ? homes : 1;
+    return move;  // another stage of the home has the layer
+  }
   if (all_one(to)) {
     move.homes = homes;
     const int keeper = home_with(from, to.front());
     if (keeper < 0) {
+      check(own_places.tables.empty(), "homes that have divided layers divide no shards");
       move.swaps = swaps_of(before, from, layer, device, true);
       move.places = places_by_shards(homes, blocks);
       return move;
     }
-    move.places = places_behind(keeper, homes, blocks);
+    move.places = composed(own_places, places_behind(keeper, homes, blocks), homes, blocks);
     for (int home = 0; home < homes && home_of(to, device) >= 0; ++home) {
       if (home != keeper) {
         move.copies.push_back({.source = with_run(before, from[static_cast<std::size_t>(home)],
                                                   run_of(before, device, layer), layer),
                                .home = home,
-                               .from = {}});
+                               .from = for_homes(own_places, homes)});
       }
     }
     return move;
@@ -100,12 +139,13 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
     move.swaps = swaps_of(after, to, layer, device, false);
     return move;
   }
+  move.places = for_homes(own_places, homes);
   const int own = home_of(to, device);
   if (own != keeper) {
     move.copies.push_back(
         {.source = with_run(before, from.front(), run_of(after, device, layer), layer),
          .home = own,
-         .from = places_behind(keeper, homes, blocks)});
+         .from = composed(own_places, places_behind(keeper, homes, blocks), homes, blocks)});
   }
   return move;
 }

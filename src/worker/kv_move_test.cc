@@ -103,6 +103,37 @@ TEST(KvMove, DevicesOfTwoGroupsShareTheHeadsThatBothHold) {
   EXPECT_EQ(shared[1].count, 6);
 }
 
+// Two pipelines of two stages, of which the first ones hold the only layer.
+TEST(KvMove, PipelinesJoinWithBlocksWhereTheyLie) {
+  ModelSpec spec;
+  spec.layers = 1;
+  spec.attention = {.heads = 2, .kv_heads = 2, .head_dim = 16};
+  Formation apart{.form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 8}),
+                  .devices = {0, 1, 2, 3},
+                  .homes = {{0, 1}, {2, 3}}};
+  apart.form.group.assign(4, whole_model(1, 1, DeviceId{0}));
+  apart.form.group[1].layers[0] = apart.form.group[3].layers[0] = {};
+  const KvPlaces own{.tables = {{3, 1, 2, 0}}};
+  apart.home_places = std::make_shared<const std::vector<KvPlaces>>(1, own);
+  Formation one = apart;
+  one.form.group[2].layers[0] = {};
+  const KvMove keeper = kv_move(apart, one, 0, 0);
+  ASSERT_EQ(keeper.copies.size(), 1U);
+  EXPECT_EQ(keeper.copies[0].source, 2);
+  EXPECT_EQ(keeper.copies[0].from.place(1, 0), 3);
+  EXPECT_EQ(keeper.places.place(0, 0), 3);
+  EXPECT_EQ(keeper.places.place(1, 0), 4 + 3);
+  const KvMove fetches = kv_move(one, apart, 0, 2);
+  ASSERT_EQ(fetches.copies.size(), 1U);
+  EXPECT_EQ(fetches.copies[0].source, 0);
+  EXPECT_EQ(fetches.copies[0].from.place(1, 0), 4 + 3);
+  EXPECT_EQ(fetches.places.place(1, 0), 3);
+  for (const int device : {1, 3}) {
+    EXPECT_TRUE(kv_move(apart, one, 0, device).copies.empty()) << "it has no part in the layer";
+    EXPECT_TRUE(kv_move(one, apart, 0, device).copies.empty());
+  }
+}
+
 // The other device may have given back the pages of its array.
 TEST(KvMove, ADeviceThatHasFailedReadsFromNoOther) {
   KvMove move;

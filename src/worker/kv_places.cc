@@ -50,6 +50,20 @@ KvPlaces unified(const KvPlaces& places, int homes, std::int64_t blocks) {
   }));
 }
 
+KvPlaces composed(const KvPlaces& own, const KvPlaces& places, int homes, std::int64_t blocks) {
+  return own.tables.empty() ? places : make(homes, blocks, [&](int home, BlockId block) {
+    return places.place(home, own.place(0, block));
+  });
+}
+
+KvPlaces for_homes(const KvPlaces& own, int homes) {
+  KvPlaces all;
+  if (!own.tables.empty()) {
+    all.tables.assign(static_cast<std::size_t>(homes), own.tables.front());
+  }
+  return all;
+}
+
 KvPlaces divided(const KvPlaces& places, int homes, std::int64_t blocks) {
   return make(homes, blocks,
               [&](int home, BlockId block) { return places.place(0, block * homes + home); });

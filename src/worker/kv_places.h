@@ -36,6 +36,13 @@ KvPlaces places_behind(int keeper, int homes, std::int64_t blocks);
 // among g. A table that changes nothing is left out.
 KvPlaces unified(const KvPlaces& places, int homes, std::int64_t blocks);
 
+// Returns places in which each home's blocks have the part that `places` gives it, and lie within
+// it as they lay in an array of the home's own. `own` has the table of one home, or none.
+KvPlaces composed(const KvPlaces& own, const KvPlaces& places, int homes, std::int64_t blocks);
+
+// Returns the places of several homes whose blocks lie alike, each in an array of its own.
+KvPlaces for_homes(const KvPlaces& own, int homes);
+
 // The reverse of unified(), for `blocks` blocks of each home.
 KvPlaces divided(const KvPlaces& places, int homes, std::int64_t blocks);
 

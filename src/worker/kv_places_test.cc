@@ -34,5 +34,17 @@ TEST(KvPlaces, OneHomeNumbersTheBlocksOfAll) {
   EXPECT_EQ(divided({}, 3, 10), places_by_shards(3, 10));
 }
 
+TEST(KvPlaces, BlocksOfAHomeLieWithinItsPartAsTheyLayAlone) {
+  const KvPlaces own = unified(places_behind(0, 2, 5), 2, 5);
+  const KvPlaces both = composed(own, places_behind(1, 2, 10), 2, 10);
+  for (BlockId block = 0; block < 10; ++block) {
+    EXPECT_EQ(both.place(1, block), own.place(0, block));
+    EXPECT_EQ(both.place(0, block), 10 + own.place(0, block));
+  }
+  EXPECT_EQ(composed({}, places_behind(1, 2, 10), 2, 10), places_behind(1, 2, 10));
+  EXPECT_EQ(for_homes(own, 3).place(2, 7), own.place(0, 7));
+  EXPECT_EQ(for_homes({}, 3), KvPlaces());
+}
+
 }  // namespace
 }  // namespace protean

@@ -220,6 +220,15 @@ void KvStore::set_places(int layer, KvPlaces places) {
   mine = same != places_.end() ? *same : std::make_shared<const KvPlaces>(std::move(places));
 }
 
+void KvStore::join(int homes) {
+  const std::lock_guard lock(changing_);
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (places_[layer] != nullptr) {
+      set_places(static_cast<int>(layer), for_homes(*places_[layer], homes));
+    }
+  }
+}
+
 void KvStore::unify(int homes) {
   const std::lock_guard lock(changing_);
   const std::int64_t each = blocks();

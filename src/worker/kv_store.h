@@ -95,6 +95,9 @@ class KvStore {
   // Between steps: the layer's array, which has room, gets so many heads and homes. The caller has
   // put the content in its place.
   void set_layer(int layer, int kv_heads, int homes, KvPlaces places);
+  // Between steps: as many homes compute on this device, each with blocks of its own that lie
+  // alike.
+  void join(int homes);
   // Between steps: the blocks of `homes` homes become those of one, or the reverse (kv_places.h).
   void unify(int homes);
   void divide(int homes);

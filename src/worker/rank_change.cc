@@ -48,6 +48,8 @@ void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {
     kv_->unify(change.homes_before);
   } else if (change.kv == GroupChange::Kv::kDivides) {
     kv_->divide(change.after.home_count());
+  } else if (!change.hold) {
+    kv_->join(change.after.home_count());
   }
   follow(change.routes[static_cast<std::size_t>(device)], change.after.devices);
   place_.fabric->progress().reach(place_.on_fabric, {change.number, cpu::kStepEnd});

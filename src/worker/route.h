@@ -1,9 +1,11 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "contract/form.h"
 #include "device/cpu/shared_exchange.h"
+#include "worker/kv_places.h"
 
 namespace protean {
 
@@ -12,9 +14,19 @@ struct Formation {
   Form form;
   std::vector<int> devices;  // of the fabric, one per device of form.group
   std::vector<Copy> homes;   // the devices of each home, as indices into form.group
+  // By layer: where each home has its blocks in an array of its own, which is alike in all homes;
+  // null: at the places of their numbers.
+  std::shared_ptr<const std::vector<KvPlaces>> home_places;
 
   int home_count() const { return static_cast<int>(homes.size()); }
 };
+
+// Returns true if blocks lie alike in the homes of both.
+bool places_alike(const Formation& a, const Formation& b);
+
+// Returns home_places for the time after the homes' blocks have become those of one, by shards or
+// by layers (KvStore::unify).
+std::shared_ptr<const std::vector<KvPlaces>> places_as_one(const Formation& formation);
 
 // Returns the copy of a component that computes the rows of each home: the one that has most
 // devices of the home; of the embeddings, the one on the devices of the first layer, or for the LM
