@@ -52,8 +52,7 @@ struct FormView {
 // reached, and a wish that would break such a promise is refused. Without a policy, KV gets the
 // pages that a morph which fails leaves free. If the model shares its devices with others, KV gives
 // up pages for them and takes theirs, but requests are promised only what the model's own pages
-// hold. Single-threaded; executor, scheduler and times
-// outlive it.
+// hold. Single-threaded; executor, scheduler and times outlive it.
 class FormSteering {
  public:
   FormSteering(const MorphConfig& config, const SchedulerConfig& limits, Executor& executor,
