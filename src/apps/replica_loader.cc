@@ -77,7 +77,8 @@ OpenOptions ReplicaLoader::open_options() {
           .may_move = defaults_.move_window_ns > 0,
           .harvest = harvest(),
           .device_loads = placements_.device_loads(),
-          .turns = defaults_.turns};
+          .turns = defaults_.turns,
+          .memory = defaults_.memory};
 }
 
 void ReplicaLoader::give(std::function<void()> job) {

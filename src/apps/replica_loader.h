@@ -30,7 +30,8 @@ class ReplicaLoader final : public ModelLoader {
     ModelSetting setting;
     bool may_morph = false;
     TimeNs move_window_ns = 0;  // of the load by which models move; 0: they never move
-    std::shared_ptr<SharedTurns> turns = nullptr;  // of all models
+    std::shared_ptr<SharedTurns> turns = nullptr;    // of all models
+    std::shared_ptr<SharedMemory> memory = nullptr;  // of all models
   };
 
   // `models` and `loaded`, the replicas of each, belong to the models with which the server began.

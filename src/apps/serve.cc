@@ -176,7 +176,16 @@ std::string names_of(const std::vector<OpenModel>& models) {
 OpenOptions opening_of(const ServeOptions& options) {
   return {.may_morph = options.server.admin.port >= 0,
           .may_move = options.move_models == "auto",
-          .turns = std::make_shared<SharedTurns>(steady_now_ns)};
+          .turns = std::make_shared<SharedTurns>(steady_now_ns),
+          .memory = std::make_shared<SharedMemory>()};
+}
+
+ReplicaLoader::Defaults defaults_of(const ServeOptions& options, const OpenOptions& opening) {
+  return {.setting = options.model,
+          .may_morph = opening.may_morph,
+          .move_window_ns = opening.may_move ? options.move_window_s * kNsPerS : 0,
+          .turns = opening.turns,
+          .memory = opening.memory};
 }
 
 int run_serve(ServeOptions& options) {
@@ -229,13 +238,8 @@ int run_serve(ServeOptions& options) {
   Error failure;  // if there is no loader
   if (replicas.ok()) {
     loaded = true;
-    const TimeNs window_ns = options.move_window_s * kNsPerS;
-    loader = std::make_unique<ReplicaLoader>(
-        *models, *std::move(replicas), server,
-        ReplicaLoader::Defaults{.setting = options.model,
-                                .may_morph = opening.may_morph,
-                                .move_window_ns = opening.may_move ? window_ns : 0,
-                                .turns = opening.turns});
+    loader = std::make_unique<ReplicaLoader>(*models, *std::move(replicas), server,
+                                             defaults_of(options, opening));
     server.set_ready(loader.get());
     notify_systemd("READY=1\nSTATUS=serving " + names_of(*models));
     log_ready(options.server, server);

@@ -85,6 +85,7 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
                .embeddings_precisions = std::move(embeddings),
                .pages = {.page_bytes = sizing.budget.page_bytes,
                          .all = sizing.budget.pages,
+                         .own = sizing.budget.pages,
                          .free = sizing.budget.pages -
                                  form_pages(spec, sizing.form, sizing.budget.page_bytes)}},
       .pages_by_device = [spec, page_bytes = sizing.budget.page_bytes](
@@ -129,6 +130,16 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
   }
   return choose_replica(setting.model, may_morph || has_policy(setting), setting.morph, files,
                         machine);
+}
+
+// Returns the memory of a model among those on the same CPUs.
+std::shared_ptr<ModelMemory> memory_on(std::shared_ptr<SharedMemory> all, const Sizing& sizing) {
+  std::vector<std::vector<int>> cpus;
+  for (const CpuShare& share : sizing.cpus) {
+    cpus.push_back(share.where.cpus);
+  }
+  return std::make_shared<ModelMemory>(std::move(all), std::move(cpus), sizing.budget.page_bytes,
+                                       sizing.budget.pages);
 }
 
 struct SizedModel {
@@ -209,6 +220,9 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   set_policies(setting.fleet, replica);
   if (options.turns != nullptr) {
     replica.turns = std::make_shared<ModelTurns>(options.turns, setting.priority);
+  }
+  if (options.memory != nullptr) {
+    replica.memory = memory_on(options.memory, replica.sizing);
   }
   const int most = replica.sizing.replicas() * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.

@@ -37,6 +37,8 @@ struct OpenOptions {
   std::vector<double> device_loads = {};  // of the devices for intents; empty: they are idle
   std::shared_ptr<const PlanReport> chosen = nullptr;  // the plan of a move; null: an intent plans
   std::shared_ptr<SharedTurns> turns = nullptr;  // of all models of a server; null: they never wait
+  std::shared_ptr<SharedMemory> memory =
+      nullptr;  // of all models of a server; null: none is traded
 };
 
 // Finds and opens the models, logs what they are, and gives each a share of the free memory, one

@@ -173,6 +173,7 @@ struct Packing {
 struct DevicePageCount {
   std::int64_t page_bytes = 0;
   std::int64_t all = 0;
+  std::int64_t own = 0;  // that the model always gets back if other models have some of them
   std::int64_t free = 0;
 };
 

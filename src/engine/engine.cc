@@ -93,6 +93,7 @@ void Engine::settle() {
       steering_->advance_quietly();
     }
     batch_.form = steering_->status_if_changed();
+    batch_.memory = steering_->memory_if_due(batch_.observation);
   }
   limit_prompts();
   batch_.observation.step_tokens = step_tokens_;
@@ -306,6 +307,12 @@ void Engine::on(WantForm& want) {
                                make_error(ErrorCode::kInvalidArgument,
                                           "this replica's form stays as it was loaded: start the "
                                           "server with --morph to have it change")});
+}
+
+void Engine::on(WantQuota& want) {
+  if (steering_) {
+    steering_->on(want);
+  }
 }
 
 void Engine::on(StepDone& done) {

@@ -182,6 +182,7 @@ class Engine {
   void on(MorphReady& ready);
   void on(MorphDone& done);
   void on(WantForm& want);
+  void on(WantQuota& want);
   // Returns the label of the precision that drew the token.
   std::shared_ptr<const std::string> count(const Sampled& sampled, LiveRequest& live);
   void on(Tick&) {}

@@ -27,7 +27,9 @@ MorphPolicy policy_of(const MorphConfig& config, const SchedulerConfig& limits) 
 FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& limits,
                            Executor& executor, Scheduler& scheduler, QueueTimes& times)
     : config_(config),
-      largest_kv_blocks_(std::max(limits.kv_blocks, limits.largest_kv_blocks)),
+      memory_{.largest_kv_blocks = std::max(limits.kv_blocks, limits.largest_kv_blocks),
+              .wanted = config.bounds.budget.pages,
+              .told = {}},
       scheduler_(scheduler),
       times_(times),
       run_(config_, executor, scheduler, ledger_),
@@ -60,9 +62,14 @@ void FormSteering::on(const MorphReady& ready) {
   }
 }
 
-// Returns the form with all KV blocks that fit.
-Form FormSteering::with_free_pages(Form form) const {
-  form.kv.blocks = std::min(kv_blocks_beside(config_.bounds, form), largest_kv_blocks_);
+// Returns the form with all KV blocks that fit into so many pages with its weights.
+Form FormSteering::with_kv_in(Form form, std::int64_t pages) const {
+  const FormBounds& bounds = config_.bounds;
+  const std::int64_t most =
+      bounds.most_kv_blocks > 0 ? bounds.most_kv_blocks : std::numeric_limits<std::int64_t>::max();
+  const std::int64_t fitting =
+      kv_blocks_beside(bounds.spec, form, pages - bounds.budget.reserve, bounds.budget.page_bytes);
+  form.kv.blocks = std::min({fitting, most, memory_.largest_kv_blocks});
   return form;
 }
 
@@ -110,6 +117,9 @@ void FormSteering::advance(bool quiet) {
     const Wanted wanted{run_.wanted(), run_.reason(), true};
     run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
     pace_.bytes = 0;
+    if (std::exchange(memory_.shrinks, false)) {
+      memory_.wanted = config_.bounds.budget.pages;  // no page is to spare
+    }
     if (may_preempt(wanted.form)) {
       go_towards(wanted);  // KV was to lend more than the first swap needs
     } else {
@@ -137,6 +147,7 @@ void FormSteering::observe(const Observation& observation) {
   } else if (larger_kv_since_ns_ < 0) {
     larger_kv_since_ns_ = now_ns_;
   }
+  follow_quota();
   const bool decides = now_ns_ >= next_decision_ns_;
   if (std::exchange(passes_.one_ended, false) || (decides && passes_.in_flight == 0)) {
     watch_pressure();
@@ -203,7 +214,7 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
   std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
   decided_.load = load(now_ns_);
   decided_.expected_wait_ns = expected_wait_ns;
-  if (!policy_rules()) {
+  if (!policy_rules() || memory_.wanted != config_.bounds.budget.pages) {
     return;
   }
   if (config_.policy.rule == MorphRule::kPaper) {
@@ -300,6 +311,11 @@ void FormSteering::set_policy(const FormWish& wish) {
   config_.mode = wish.mode.value_or(config_.mode);
   config_.policy.late_per_nat = options_for(config_.mode).late_per_nat;
   config_.bounds.floor = wish.floor.value_or(config_.bounds.floor);
+  renew_policy();
+}
+
+// Decides anew, by what the policy and its bounds are now.
+void FormSteering::renew_policy() {
   policy_ = policy_of(config_, scheduler_.config());
   decided_.predictions.clear();
   decided_.lowering.reset();
@@ -333,14 +349,19 @@ Result<Morph> FormSteering::grant_policy(const FormWish& wish) {
 
 // Returns the KV blocks that a request may need. The policy's forms grow when they are needed, as
 // far as the path leads; a form that only an operator changes might not. While KV lends some, those
-// count that it has with the present weights, because it gets them back if the morph fails.
+// count that it has with the present weights, because it gets them back if the morph fails. Pages
+// of other models do not count, and those that other models have do.
 std::int64_t FormSteering::largest_kv(const MorphPolicy& policy, MorphMode mode) const {
+  const bool trades = own_pages() != config_.bounds.budget.pages;
   if (mode != MorphMode::kOff) {
-    return std::min(largest_kv_blocks_, policy.path().back().kv.blocks);
+    const Form& last = policy.path().back();
+    return trades ? with_kv_in(last, own_pages()).kv.blocks
+                  : std::min(memory_.largest_kv_blocks, last.kv.blocks);
   }
   const Form& now = run_.committed();
   const std::int64_t kept = run_.busy() ? with_free_pages(now).kv.blocks : now.kv.blocks;
-  return std::min(kept, run_.wanted().kv.blocks);
+  return std::min(
+      {kept, run_.wanted().kv.blocks, trades ? with_kv_in(now, own_pages()).kv.blocks : kept});
 }
 
 void FormSteering::promise_kv() {
@@ -365,6 +386,10 @@ std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
   if (const auto give_up_ns = gives_up_ns()) {
     const TimeNs then_ns = std::max(*give_up_ns, now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(then_ns), then_ns);
+  }
+  if (memory_is_open()) {
+    const TimeNs tell_ns = std::max(memory_.told_ns + kTellMemoryEveryNs, now_ns_ + 1);
+    next_ns = std::min(next_ns.value_or(tell_ns), tell_ns);
   }
   if (ledger_.tokens() != told_.tokens) {  // the last tokens before a quiet time
     const TimeNs tell_ns = std::max(told_.at_ns + kTokensEveryNs, now_ns_ + 1);
@@ -411,6 +436,7 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->pinned = pin_.has_value();
   status->pages = {.page_bytes = config_.bounds.budget.page_bytes,
                    .all = config_.bounds.budget.pages,
+                   .own = own_pages(),
                    .free = run_.pages_free()};
   status->packing = packing_;
   status->swaps_down_total = totals.swaps_down;

@@ -4,9 +4,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
+#include "contract/memory_use.h"
 #include "contract/morph.h"
 #include "contract/request.h"
 #include "control/morph_policy.h"
@@ -48,8 +50,9 @@ struct FormView {
 // the policy itself, and runs the morphs that follow. A wish pins the form until it is released, or
 // until its morph fails. Requests are promised only as much KV as a form has that can still be
 // reached, and a wish that would break such a promise is refused. Without a policy, KV gets the
-// pages that a morph which fails leaves free. Single-threaded; executor, scheduler and times
-// outlive it.
+// pages that a morph which fails leaves free. If the model shares its devices with others, KV gives
+// up pages for them and takes theirs, but requests are promised only what the model's own pages
+// hold. Single-threaded; executor, scheduler and times outlive it.
 class FormSteering {
  public:
   FormSteering(const MorphConfig& config, const SchedulerConfig& limits, Executor& executor,
@@ -62,6 +65,7 @@ class FormSteering {
   void on(const MorphReady& ready);
   void on(const MorphDone& done);
   WishAnswered on(const WantForm& want);
+  void on(const WantQuota& want);
   void packed(std::shared_ptr<const Packing> packing);
   void arrived(std::int64_t prompt_tokens) { watch_.arrived(now_ns_, prompt_tokens); }
   StepWork work_of_step(const StepPlan& plan) const { return work_of(plan, config_.bounds.spec); }
@@ -120,6 +124,9 @@ class FormSteering {
   }
   // Returns null unless something has changed; tokens alone count once a second.
   std::shared_ptr<const FormStatus> status_if_changed();
+  // Returns what the model has and needs, if it shares its devices with others and they are to know
+  // it again.
+  std::optional<MemoryUse> memory_if_due(const Observation& observation);
 
  private:
   bool policy_rules() const { return config_.mode != MorphMode::kOff && !pin_ && !run_.holds(); }
@@ -133,7 +140,10 @@ class FormSteering {
   void watch_pressure();
   std::int64_t idle_blocks_for(const Wanted& wanted) const;
   void go_towards(const Wanted& wanted);
-  Form with_free_pages(Form form) const;
+  Form with_kv_in(Form form, std::int64_t pages) const;
+  Form with_free_pages(Form form) const {
+    return with_kv_in(std::move(form), config_.bounds.budget.pages);
+  }
   bool frees_pages(const Form& to) const;
   bool may_preempt(const Form& to) const;
   void take_free_pages();
@@ -141,15 +151,30 @@ class FormSteering {
   Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
   void set_policy(const FormWish& wish);
+  void renew_policy();
   Result<Morph> grant_policy(const FormWish& wish);
   Result<Morph> go_to(const Form& form, const std::string& reason);
   void end_pin();
   std::int64_t largest_kv(const MorphPolicy& policy, MorphMode mode) const;
   void promise_kv();
+  std::int64_t own_pages() const;
+  std::int64_t pages_needed(std::int64_t blocks) const;
+  bool memory_is_open() const;
+  void follow_quota();
+  void take_quota();
   std::optional<TimeNs> gives_up_ns() const;
 
   MorphConfig config_;
-  const std::int64_t largest_kv_blocks_;
+  struct {
+    std::int64_t largest_kv_blocks = 0;  // that the device has addresses for
+    std::int64_t wanted = 0;             // quota of pages; the budget's, unless it has to shrink
+    bool shrinks = false;                // the morph under way is for that
+    std::int64_t blocks = -1;            // that requests needed at the latest event
+    bool stale = true;                   // `told` is not right any more
+    bool ruled = false;                  // the policy ruled at the latest event
+    MemoryUse told;
+    TimeNs told_ns = -kNsPerS;
+  } memory_;
   Scheduler& scheduler_;
   QueueTimes& times_;
   PrecisionLedger ledger_;

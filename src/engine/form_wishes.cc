@@ -157,23 +157,28 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
     form.layer_precision = wish.layers;
   }
   form.embeddings = wish.embeddings.value_or(form.embeddings);
-  const std::int64_t fitting = with_free_pages(form).kv.blocks;
+  // Pages of other models have to go back when those need them.
+  const std::int64_t pages = std::min(budget.pages, own_pages());
+  const std::int64_t fitting = with_kv_in(form, pages).kv.blocks;
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
   if (wish.kv_blocks && *wish.kv_blocks <= 0) {
-    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, largest_kv_blocks_);
+    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, memory_.largest_kv_blocks);
   }
-  if (wish.kv_blocks && *wish.kv_blocks > largest_kv_blocks_) {
+  if (wish.kv_blocks && *wish.kv_blocks > memory_.largest_kv_blocks) {
     return too_large("{} KV blocks; with the fewest bits all over it may have 1 to {}",
-                     *wish.kv_blocks, largest_kv_blocks_);
+                     *wish.kv_blocks, memory_.largest_kv_blocks);
   }
-  const std::int64_t missing =
-      form_pages(spec, form, budget.page_bytes) + budget.reserve - budget.pages;
+  const std::int64_t missing = form_pages(spec, form, budget.page_bytes) + budget.reserve - pages;
   if (missing > 0 || form.kv.blocks <= 0) {
     return too_large(
         "'{}' lacks {}: with these weights {} KV blocks fit; lower more layers or ask for fewer "
-        "blocks",
+        "blocks{}",
         to_string(form), format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes),
-        fitting);
+        fitting,
+        pages < own_pages()
+            ? fmt::format(", or set mode off to get back {} that other models use, and ask again",
+                          format_bytes((own_pages() - pages) * budget.page_bytes))
+            : "");
   }
   return form;
 }

@@ -108,6 +108,15 @@ class HeldDevice : public Executor {
     work.emplace_back(std::move(moves));
   }
 
+  bool set_quota(std::int64_t pages) override {
+    if (used_ > pages || refuses_quotas) {
+      return false;
+    }
+    log.push_back("quota " + std::to_string(pages));
+    bounds_.budget.pages = pages;
+    return true;
+  }
+
   // Answers the n-th prepare() that has no answer yet; the step may have been aborted.
   MorphReady ready(std::size_t n, std::optional<Error> failure = std::nullopt) {
     const MorphId id = preparing.at(n);
@@ -151,6 +160,7 @@ class HeldDevice : public Executor {
   std::vector<std::string> log;
   std::vector<MorphId> preparing;  // without an answer, aborted ones too
   std::deque<std::variant<StepPlan, MorphId, std::vector<BlockMove>>> work;
+  bool refuses_quotas = false;
   std::function<void(const std::vector<BlockMove>&)> on_moves = [](const auto&) {};
   std::function<void(const Form&)> on_form = [](const Form&) {};
 
@@ -161,7 +171,7 @@ class HeldDevice : public Executor {
     bool ready = false;
   };
 
-  const FormBounds bounds_;
+  FormBounds bounds_;
   Form form_;             // after the work done
   Form planned_ = form_;  // after the work asked for
   std::int64_t blocks_planned_ = form_.kv.blocks;

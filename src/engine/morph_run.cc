@@ -160,6 +160,18 @@ void MorphRun::advance(bool quiet, TimeNs now_ns) {
   } while (commit_front(now_ns));
 }
 
+bool MorphRun::set_quota(std::int64_t pages) {
+  const std::int64_t more = pages - config_.bounds.budget.pages;
+  check(more >= 0 || !busy(), "steps under way keep their pages");
+  if (!executor_.set_quota(pages)) {
+    return false;
+  }
+  pages_free_ += more;
+  pages_available_ += more;
+  ++changes_;
+  return true;
+}
+
 bool MorphRun::is_shrink(const Form& before, const MorphStep& step) const {
   return kv_blocks_of(step).value_or(before.kv.blocks) < before.kv.blocks;
 }

@@ -54,6 +54,10 @@ class MorphRun {
   // Does all that can be done before the next step is planned. `quiet`: no step is in flight.
   void advance(bool quiet, TimeNs now_ns);
 
+  // Sets the number of pages of the device, which the budget has from then on. Returns false if the
+  // device has too few free ones. Requires that no morph is under way if the number is smaller.
+  [[nodiscard]] bool set_quota(std::int64_t pages);
+
   bool busy() const { return !steps_.empty() || !committed_steps_.empty(); }
   bool committing() const { return !committed_steps_.empty(); }  // the executor does it now
   bool shrinking() const { return scheduler_.shrinking(); }

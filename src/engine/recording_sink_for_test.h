@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace protean {
 
-// Keeps all outputs, and the latest observation and form.
+// Keeps all outputs, and the latest observation, form and use of memory.
 class RecordingSink : public TokenSink {
  public:
   void emit(OutputBatch batch) override {
@@ -22,6 +23,7 @@ class RecordingSink : public TokenSink {
       form = batch.form;
       ++forms;
     }
+    memory = batch.memory ? batch.memory : memory;
     observation = batch.observation;
   }
   template <class T>
@@ -37,6 +39,7 @@ class RecordingSink : public TokenSink {
   std::vector<Output> outputs;
   std::shared_ptr<const FormStatus> form;
   int forms = 0;
+  std::optional<MemoryUse> memory;
   Observation observation;
 };
 

@@ -67,6 +67,7 @@ class HomeExecutor final : public Executor {
   void commit(MorphId id) override { own_.commit(id); }
   void abort(MorphId id) override { own_.abort(id); }
   void move_blocks(std::vector<BlockMove> moves) override { own_.move_blocks(std::move(moves)); }
+  bool set_quota(std::int64_t pages) override { return joint_ == nullptr && own_.set_quota(pages); }
   DeviceUse use() const override { return own_.use(); }
 
  private:

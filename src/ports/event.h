@@ -62,6 +62,13 @@ struct WantForm {
   std::uint64_t wish_id = 0;
   FormWish wish;
 };
+// Models that share the devices of Event::replica trade memory. Its engine takes a larger quota at
+// once, and a smaller one when KV has given up the pages. Later events have larger numbers; one
+// that comes after a larger number is ignored.
+struct WantQuota {
+  std::int64_t pages = 0;
+  std::uint64_t number = 0;
+};
 // An operator asks which replicas are to serve as one. The fleet answers with one GroupsAnswered.
 struct WantGroups {
   std::uint64_t wish_id = 0;
@@ -76,7 +83,7 @@ struct Tick {};  // time has passed: the engine checks deadlines
 struct Event {
   TimeNs at_ns = 0;
   std::variant<Arrival, Cancel, StepDone, MorphReady, MorphDone, DevicesFailed, BlocksCopied,
-               WantForm, WantMigration, WantGroups, VariantsPacked, Tick>
+               WantForm, WantMigration, WantGroups, WantQuota, VariantsPacked, Tick>
       what;
   // The replica whose executor reports, or of which an operator asks something. The fleet chooses
   // the replica of the other events.

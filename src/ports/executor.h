@@ -33,6 +33,10 @@ class Executor {
   // Copies blocks between two steps. The next step waits for it, so callers move few at a time.
   virtual void move_blocks(std::vector<BlockMove> moves) = 0;
 
+  // Sets the number of pages that each of its devices has. Returns false and changes nothing if too
+  // few pages are free for a smaller number, or if its memory cannot change.
+  virtual bool set_quota(std::int64_t /*pages*/) { return false; }
+
   // Returns how steps have used its devices, or those of the group that it leads.
   virtual DeviceUse use() const { return {}; }
 

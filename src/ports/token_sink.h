@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/groups.h"
+#include "contract/memory_use.h"
 #include "contract/migrations.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
@@ -79,6 +80,7 @@ struct OutputBatch {
   std::shared_ptr<const FormStatus> form;         // null unless it has changed
   std::shared_ptr<const GroupsStatus> groups;     // the whole fleet's; null unless it has changed
   std::shared_ptr<const Migrations> migrations;   // the whole fleet's; null unless changed
+  std::optional<MemoryUse> memory;                // nothing unless other models are to know it
   std::optional<ReplicasWanted> replicas_wanted;  // of the whole fleet; nothing unless changed
 };
 

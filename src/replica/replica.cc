@@ -220,6 +220,7 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
   }
   if (options.morph) {
     worker.pages = sizing.budget;
+    worker.most_pages = options.most_pages;
     worker.read_component = read_from(options.variants);
   }
   // Tries a seat once to warn if it is refused; threads that are refused one later do not log.
@@ -334,28 +335,62 @@ BackgroundTask pack_in_background(const ReplicaOptions& options,
 
 }  // namespace
 
-Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& options,
+namespace {
+
+// Replicas that may be joined count on each other's pages.
+bool may_trade_memory(const ReplicaOptions& options) {
+  return options.memory != nullptr && options.morph && options.morph->bounds.most_kv_blocks == 0 &&
+         options.sizing.replicas() == 1;
+}
+
+// Returns the options of a replica that begins with the memory that it has of those which trade it.
+// The weights always fit: a model keeps what its highest precision needs.
+ReplicaOptions with_memory(ReplicaOptions options, const ModelMemory::Lease& memory) {
+  MorphConfig& morph = *options.morph;
+  FormBounds most = morph.bounds;
+  most.budget.pages = memory.most_pages;
+  options.sizing.largest_kv_blocks =
+      std::max(options.sizing.largest_kv_blocks, form_path(most).back().kv.blocks);
+  options.most_pages = memory.most_pages;
+  morph.own_pages = memory.own_pages;
+  options.sizing.budget.pages = morph.bounds.budget.pages = memory.pages;
+  Form& form = options.sizing.form;
+  form.kv.blocks = std::min(form.kv.blocks, kv_blocks_beside(morph.bounds, form));
+  morph.start = form;
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& asked,
                                                   const WeightSource& weights, Inbox& inbox,
                                                   TokenSink& sink) {
   const ModelSpec& spec = weights.checkpoint.spec();
+  const auto gate = std::make_shared<EventGate>(inbox);
+  Parts parts;
+  if (may_trade_memory(asked)) {
+    parts.memory = asked.memory->load([gate](WantQuota want) {
+      gate->push({steady_now_ns(), want, ReplicaId{0}});
+    });
+  }
+  const ReplicaOptions options = parts.memory ? with_memory(asked, *parts.memory) : asked;
   const auto fabric = create_fabric(options, spec);
   if (!fabric.ok()) {
     return fabric.error();
   }
-  const auto gate = std::make_shared<EventGate>(inbox);
   BackgroundTask packing = pack_in_background(options, gate);
-  auto workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
+  parts.workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
   for (std::int32_t replica = 0; replica < options.sizing.replicas(); ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, weights, gate);
     if (!worker.ok()) {
       return worker.error();
     }
-    workers->add(*std::move(worker));
+    parts.workers->add(*std::move(worker));
   }
   if (packing) {
-    workers->in_background(std::move(packing));
+    parts.workers->in_background(std::move(packing));
   }
-  return std::unique_ptr<Replicas>(new Replicas(options, spec, std::move(workers), inbox, sink));
+  return std::unique_ptr<Replicas>(new Replicas(options, spec, std::move(parts), inbox, sink));
 }
 
 namespace {
@@ -370,13 +405,14 @@ GroupConfig groups_of(const ReplicaOptions& options, const ModelSpec& spec, Work
 
 }  // namespace
 
-Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec,
-                   std::unique_ptr<Workers> workers, Inbox& inbox, TokenSink& sink)
+Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec, Parts parts, Inbox& inbox,
+                   TokenSink& sink)
     : inbox_(inbox),
       sink_(sink),
-      workers_(std::move(workers)),
-      fleet_({options.router, options.migrate}, workers_->members(engine_config(options, spec)),
-             *this, workers_.get(), groups_of(options, spec, *workers_)) {
+      parts_(std::move(parts)),
+      fleet_({options.router, options.migrate},
+             parts_.workers->members(engine_config(options, spec)), *this, parts_.workers.get(),
+             groups_of(options, spec, *parts_.workers)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -385,12 +421,15 @@ Replicas::~Replicas() {
   thread_.join();
 }
 
-// Passes outputs on, and lets the devices of a replica without requests rest. A step that it starts
-// for new ones ends that.
+// Passes outputs on, tells other models what this one needs, and lets the devices of a replica
+// without requests rest. A step that it starts for new ones ends that.
 void Replicas::emit(OutputBatch batch) {
   const Observation& seen = batch.observation;
   if (seen.running + seen.waiting == 0) {
-    workers_->rest(batch.replica);
+    parts_.workers->rest(batch.replica);
+  }
+  if (batch.memory && parts_.memory) {
+    parts_.memory->report(*batch.memory, batch.at_ns);
   }
   sink_.emit(std::move(batch));
 }

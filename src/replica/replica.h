@@ -24,6 +24,7 @@
 #include "ports/token_sink.h"
 #include "replica/fingerprint.h"
 #include "replica/model_options.h"
+#include "replica/shared_memory.h"
 #include "replica/shared_turns.h"
 #include "replica/sizing.h"
 #include "worker/cpu_worker.h"
@@ -48,6 +49,10 @@ struct ReplicaOptions {
   TimeNs scaler_after_ns = 10 * kNsPerS;   // see GroupConfig
   TimeNs device_timeout_ns = 0;            // see Member
   std::shared_ptr<ModelTurns> turns = {};  // null: no other model has another priority
+  // Memory that it trades with other models, if it is one replica whose form may change; null:
+  // none.
+  std::shared_ptr<ModelMemory> memory = {};
+  std::int64_t most_pages = 0;  // that a device may have later, if more than in the sizing
 };
 
 // Where weights are loaded from, and what is asked after each layer (see Harvest); may be empty.
@@ -137,20 +142,24 @@ class Replicas : private TokenSink {
  public:
   // Loads the replicas one after the other. If a policy may lower layers, variants that the cache
   // lacks are packed in the background from then on.
-  static Result<std::unique_ptr<Replicas>> start(const ReplicaOptions& options,
+  static Result<std::unique_ptr<Replicas>> start(const ReplicaOptions& asked,
                                                  const WeightSource& weights, Inbox& inbox,
                                                  TokenSink& sink);
   ~Replicas() override;
 
  private:
-  Replicas(const ReplicaOptions& options, const ModelSpec& spec, std::unique_ptr<Workers> workers,
-           Inbox& inbox, TokenSink& sink);
+  struct Parts {
+    std::unique_ptr<ModelMemory::Lease> memory;  // null: it trades none
+    std::unique_ptr<Workers> workers;
+  };
+  Replicas(const ReplicaOptions& options, const ModelSpec& spec, Parts parts, Inbox& inbox,
+           TokenSink& sink);
   void run();
   void emit(OutputBatch batch) override;
 
   Inbox& inbox_;
   TokenSink& sink_;
-  const std::unique_ptr<Workers> workers_;  // outlive the fleet
+  const Parts parts_;  // outlive the fleet
   Fleet fleet_;
   std::thread thread_;
 };

@@ -280,6 +280,25 @@ void CpuWorker::start(std::vector<StepPlan> plans) {
   }
 }
 
+// Devices that are joined with others' have the pages that all count on.
+bool CpuWorker::set_quota(std::int64_t pages) {
+  if (!has_pages() || groups_.size() > 1 || leader_.load() != this) {
+    return false;
+  }
+  std::vector<std::int64_t> before;
+  for (std::size_t device = 0; device < devices_.size(); ++device) {
+    before.push_back(devices_[device]->pages());
+    if (devices_[device]->set_quota(pages - lacking_pages(device)).ok()) {
+      continue;
+    }
+    for (std::size_t done = 0; done < device; ++done) {
+      check(devices_[done]->set_quota(before[done]).ok(), "a larger quota is never refused");
+    }
+    return false;
+  }
+  return true;
+}
+
 DeviceUse CpuWorker::use() const {
   return group().meter ? group().meter->use() : DeviceUse();
 }

@@ -63,6 +63,7 @@ class CpuWorker : public Executor {
   void commit(MorphId id) override;
   void abort(MorphId id) override;
   void move_blocks(std::vector<BlockMove> moves) override;
+  bool set_quota(std::int64_t pages) override;
   DeviceUse use() const override;
   bool holds_up() const override;
   bool awaits_turn() const override;
@@ -114,6 +115,9 @@ class CpuWorker : public Executor {
   void on_ready(int device, MorphReady ready);
   void on_done(MorphId id, int device);
   void tell_done(MorphId id);
+  std::int64_t lacking_pages(std::size_t device) const {
+    return group().formation.form.group[device].lacking_pages;
+  }
   bool has_pages() const { return devices_.front()->has_pages(); }
 
   const StepDoneHandler done_;

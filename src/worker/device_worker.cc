@@ -70,10 +70,14 @@ Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& option
                       format_bytes(kv * budget.page_bytes),
                       format_bytes(pages * budget.page_bytes));
   }
-  Result<std::unique_ptr<cpu::PagePool>> pool =
-      cpu::PagePool::create(budget.page_bytes, pages, device_of(options, place).where.nodes);
+  Result<std::unique_ptr<cpu::PagePool>> pool = cpu::PagePool::create(
+      budget.page_bytes, std::max(budget.pages, options.most_pages) - holding.lacking_pages,
+      device_of(options, place).where.nodes);
   if (!pool) {
     return pool.error();
+  }
+  if (const Status set = (*pool)->set_quota(pages); !set) {
+    return set.error();
   }
   if (const Status backed = back_all(**pool); !backed) {
     return backed.error();

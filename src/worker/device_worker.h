@@ -138,6 +138,9 @@ class DeviceWorker {
   // called then.
   bool changes_kv() const { return kv_changes_ > 0; }
   bool has_pages() const { return pages_.pool != nullptr; }
+  std::int64_t pages() const { return pages_.pool->pages(); }
+  // Sets how many pages it has, without those that it lacks. Fails if too few are free.
+  Status set_quota(std::int64_t pages) { return pages_.pool->set_quota(pages); }
   std::int64_t free_pages() const { return pages_.pool->free_pages(); }
   WorkerMemory memory() const { return memory_; }
 

@@ -105,7 +105,7 @@ void KvStore::lay_out(const Shape& shape) {
 }
 
 Status KvStore::reserve(Array& array) {
-  Result<cpu::PageRange> range = cpu::PageRange::reserve(*pool_, pool_->pages());
+  Result<cpu::PageRange> range = cpu::PageRange::reserve(*pool_, pool_->most_pages());
   if (!range) {
     return range.error();
   }

@@ -63,6 +63,7 @@ struct WorkerOptions {
   // With pages, which each device has, the form can change while steps run. Without, memory is
   // fixed.
   std::optional<PageBudget> pages;
+  std::int64_t most_pages = 0;  // that a device may have later (Executor::set_quota), if more
   // Reads weights, at the start and for swaps. Without it, the checkpoint is read at the start and
   // no component can change.
   ReadComponent read_component;

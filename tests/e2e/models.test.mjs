@@ -116,6 +116,38 @@ describe('several models', () => {
   });
 });
 
+describe('models on the same CPUs', () => {
+  it('trade KV memory, and answer as if it were their own', async () => {
+    const path = join(scratch, 'trading.toml');
+    const table = (name, kv) => `[${name}]\nmodel = "${builtin}"\nkv-cache-memory = "${kv}"\n`;
+    writeFileSync(path, table('busy', '4MiB') + table('idle', '32MiB'));
+    const server = await Server.startWith({ path: ['--models', path] }, '--admin-port', '0', '--morph', 'balanced', '--morph-precisions=',
+      '--variant-cache', join(scratch, 'variants'), ...small);
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      const url = `http://${server.log.match(/operators' port: (\S+)/)[1]}/admin/models`;
+      const memory = async () => (await (await fetch(url)).json()).models;
+      const text = async (model) => (await clientOf(server).completions.create({ ...fields, max_tokens: 300, model })).choices[0].text;
+      const expected = await text('idle');
+      let done = false;
+      const texts = Promise.all(Array.from({ length: 8 }, () => text('busy'))).finally(() => { done = true; });
+      let most = 0;
+      while (!done) {
+        const [busy] = await memory();
+        most = Math.max(most, busy.device_bytes - busy.own_bytes);
+        await sleep(20);
+      }
+      assert.deepEqual(await texts, Array(8).fill(expected));
+      assert.ok(most > 2 ** 20, `${most} bytes were lent`);
+      const models = await memory();
+      const sum = (field) => models.reduce((bytes, model) => bytes + model[field], 0);
+      assert.ok(sum('device_bytes') <= sum('own_bytes'), JSON.stringify(models));
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+});
+
 describe('models that are not used', () => {
   it('sleep, give their memory back, and wake for the next request', async () => {
     const server = await Server.startWith({ path: ['--model', `story=${builtin}`, '--model', `noise=${random}`] },

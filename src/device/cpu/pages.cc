@@ -45,6 +45,15 @@ bool allocate(int file, std::int64_t offset, std::int64_t bytes) {
   return outcome == 0;
 }
 
+// Gives the memory of a part of `file` back to the system.
+bool release(int file, std::int64_t offset, std::int64_t bytes) {
+  int outcome = 0;
+  do {
+    outcome = fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
+  } while (outcome != 0 && errno == EINTR);
+  return outcome == 0;
+}
+
 bool map_shared(std::byte* at, std::int64_t bytes, int file, std::int64_t offset, int flags) {
   return mmap(at, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
               MAP_SHARED | MAP_FIXED | flags, file, offset) != MAP_FAILED;
@@ -52,7 +61,7 @@ bool map_shared(std::byte* at, std::int64_t bytes, int file, std::int64_t offset
 
 }  // namespace
 
-Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std::int64_t pages,
+Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std::int64_t most_pages,
                                                    std::span<const int> nodes) {
   const bool power_of_two = page_bytes > 0 && (page_bytes & (page_bytes - 1)) == 0;
   if (!power_of_two || page_bytes < kSmallestPageBytes || page_bytes > kLargestPageBytes) {
@@ -61,34 +70,35 @@ Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std:
                       page_bytes, format_bytes(kSmallestPageBytes),
                       format_bytes(kLargestPageBytes));
   }
-  if (pages < 1 || pages > std::numeric_limits<std::int64_t>::max() / page_bytes) {
+  if (most_pages < 1 || most_pages > std::numeric_limits<std::int64_t>::max() / page_bytes) {
     return make_error(ErrorCode::kInvalidArgument,
                       "{} pages of {} are invalid: there must be at least 1, and less than 8 EiB",
-                      pages, format_bytes(page_bytes));
+                      most_pages, format_bytes(page_bytes));
   }
   const int file = memfd_create("protean-pages", MFD_CLOEXEC);
   if (file < 0) {
     return refused(
-        pages * page_bytes, "of shared memory",
+        most_pages * page_bytes, "of shared memory",
         "raise the limit on open files (ulimit -n) or let the sandbox allow memfd_create");
   }
-  if (ftruncate(file, pages * page_bytes) != 0) {
-    Error error = refused(pages * page_bytes, "of shared memory",
+  if (ftruncate(file, most_pages * page_bytes) != 0) {
+    Error error = refused(most_pages * page_bytes, "of shared memory",
                           "use less memory, or raise the limit on file size (ulimit -f)");
     close(file);
     return error;
   }
-  (void)place_memory(file, pages * page_bytes, nodes);  // works without, if the system refuses
-  return std::unique_ptr<PagePool>(new PagePool(file, page_bytes, pages));
+  (void)place_memory(file, most_pages * page_bytes, nodes);  // works without, if the system refuses
+  return std::unique_ptr<PagePool>(new PagePool(file, page_bytes, most_pages));
 }
 
-PagePool::PagePool(int file, std::int64_t page_bytes, std::int64_t pages)
+PagePool::PagePool(int file, std::int64_t page_bytes, std::int64_t most_pages)
     : file_(file),
       page_bytes_(page_bytes),
-      pages_(pages),
-      backed_(static_cast<std::size_t>(pages), 0),
-      free_{{0, pages}},
-      free_pages_(pages) {}
+      most_pages_(most_pages),
+      backed_(static_cast<std::size_t>(most_pages), 0),
+      free_{{0, most_pages}},
+      free_pages_(most_pages),
+      pages_(most_pages) {}
 
 PagePool::~PagePool() {
   check(free_pages_ == pages_, "all pages are free when their pool is destroyed");
@@ -98,6 +108,71 @@ PagePool::~PagePool() {
 std::int64_t PagePool::free_pages() const {
   const std::lock_guard lock(mutex_);
   return free_pages_;
+}
+
+std::int64_t PagePool::pages() const {
+  const std::lock_guard lock(mutex_);
+  return pages_;
+}
+
+Status PagePool::set_quota(std::int64_t pages) {
+  check(pages >= 1 && pages <= most_pages_, "a quota is within what the pool was created for");
+  const std::lock_guard lock(mutex_);
+  if (pages < pages_) {
+    if (Status withheld = withhold(pages_ - pages); !withheld.ok()) {
+      return withheld;
+    }
+  }
+  for (std::int64_t missing = pages - pages_; missing > 0;) {
+    PageRun& last = withheld_.back();
+    const PageRun added{last.first, std::min(missing, last.count)};
+    last = {last.first + added.count, last.count - added.count};
+    missing -= added.count;
+    if (last.count == 0) {
+      withheld_.pop_back();
+    }
+    add_free(added);
+  }
+  pages_ = pages;
+  return {};
+}
+
+// Takes free pages out of the pool, those with the highest addresses first.
+Status PagePool::withhold(std::int64_t pages) {
+  if (pages > free_pages_) {
+    return make_error(ErrorCode::kExhausted,
+                      "{} pages of {} are to be given up, but only {} of {} are free", pages,
+                      format_bytes(page_bytes_), free_pages_, pages_);
+  }
+  std::vector<PageRun> taken;
+  for (std::int64_t missing = pages; missing > 0;) {
+    const auto last = std::prev(free_.end());
+    const std::int64_t count = std::min(missing, last->second);
+    taken.push_back({last->first + last->second - count, count});
+    last->second -= count;
+    if (last->second == 0) {
+      free_.erase(last);
+    }
+    free_pages_ -= count;
+    missing -= count;
+  }
+  bool released = true;
+  for (const PageRun& run : taken) {
+    const auto from = backed_.begin() + run.first;
+    if (std::find(from, from + run.count, 1) != from + run.count) {
+      released = release(file_, run.first * page_bytes_, run.count * page_bytes_) && released;
+      std::fill(from, from + run.count, std::uint8_t{0});
+    }
+  }
+  if (!released) {
+    Error error = refused(pages * page_bytes_, "to be given back", "keep the quota");
+    for (const PageRun& run : taken) {
+      add_free(run);
+    }
+    return error;
+  }
+  withheld_.insert(withheld_.end(), taken.begin(), taken.end());
+  return {};
 }
 
 // Takes the smallest run that is long enough; if there is none, the longest runs. What has room for
@@ -141,24 +216,28 @@ Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
 void PagePool::give_back(std::span<const PageRun> runs) {
   const std::lock_guard lock(mutex_);
   for (const PageRun& run : runs) {
-    std::int64_t first = run.first;
-    std::int64_t count = run.count;
-    const auto after = free_.lower_bound(first);
-    check(after == free_.end() || after->first >= first + count, "a page is returned once");
-    const auto before = after == free_.begin() ? free_.end() : std::prev(after);
-    check(before == free_.end() || before->first + before->second <= first,
-          "a page is returned once");
-    if (after != free_.end() && after->first == first + count) {
-      count += after->second;
-      free_.erase(after);
-    }
-    if (before != free_.end() && before->first + before->second == first) {
-      before->second += count;
-    } else {
-      free_.emplace(first, count);
-    }
-    free_pages_ += run.count;
+    add_free(run);
   }
+}
+
+void PagePool::add_free(const PageRun& run) {
+  const std::int64_t first = run.first;
+  std::int64_t count = run.count;
+  const auto after = free_.lower_bound(first);
+  check(after == free_.end() || after->first >= first + count, "a page is returned once");
+  const auto before = after == free_.begin() ? free_.end() : std::prev(after);
+  check(before == free_.end() || before->first + before->second <= first,
+        "a page is returned once");
+  if (after != free_.end() && after->first == first + count) {
+    count += after->second;
+    free_.erase(after);
+  }
+  if (before != free_.end() && before->first + before->second == first) {
+    before->second += count;
+  } else {
+    free_.emplace(first, count);
+  }
+  free_pages_ += run.count;
 }
 
 Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {

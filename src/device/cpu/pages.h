@@ -20,9 +20,10 @@ struct PageRun {
   std::int64_t count = 0;
 };
 
-// A device's physical memory: a fixed number of pages, each of which is free or borrowed by one
-// range. A page gets memory when it is first borrowed and keeps its contents when it is returned
-// and borrowed again. Any thread may borrow. The pool must outlive its ranges.
+// A device's physical memory: pages, each of which is free or borrowed by one range. A page gets
+// memory when it is first borrowed and keeps its contents when it is returned and borrowed again.
+// The number of pages is a quota that may change, so that pools can trade memory. Any thread may
+// borrow. The pool must outlive its ranges.
 class PagePool {
  public:
   // `page_bytes` is a power of two, at least 4 KiB. Pages that are attached together become huge
@@ -35,29 +36,39 @@ class PagePool {
   PagePool& operator=(const PagePool&) = delete;
 
   std::int64_t page_bytes() const { return page_bytes_; }
-  std::int64_t pages() const { return pages_; }
+  std::int64_t pages() const;  // the quota
+  std::int64_t most_pages() const { return most_pages_; }
   std::int64_t free_pages() const;
+  // Sets the quota, from 1 to most_pages(). A smaller one gives the memory of free pages back to
+  // the system, and fails with kExhausted and changes nothing if too few pages are free. A larger
+  // one gets its memory when it is borrowed.
+  Status set_quota(std::int64_t pages);
   // Returns true once an access to a range of the pool has found that its memory is lost. What the
   // ranges hold is then wrong.
   bool lost_memory() const { return lost_memory_; }
 
  private:
   friend class PageRange;
-  PagePool(int file, std::int64_t page_bytes, std::int64_t pages);
+  PagePool(int file, std::int64_t page_bytes, std::int64_t most_pages);
 
   // Borrows pages in few runs, aligned to huge pages where possible. If not enough are free, fails
   // and borrows none.
   Result<std::vector<PageRun>> borrow(std::int64_t pages);
   void give_back(std::span<const PageRun> runs);
+  // The following two are called with the mutex held.
+  void add_free(const PageRun& run);
+  Status withhold(std::int64_t pages);
 
   const int file_;  // a memfd; page i begins at i * page_bytes
   const std::int64_t page_bytes_;
-  const std::int64_t pages_;
+  const std::int64_t most_pages_;
   LostMemory lost_memory_ = false;
   std::vector<std::uint8_t> backed_;           // page has memory; a borrowed page's is its range's
   mutable std::mutex mutex_;                   // guards the members below
   std::map<std::int64_t, std::int64_t> free_;  // first page -> count of each run; runs never adjoin
   std::int64_t free_pages_ = 0;
+  std::int64_t pages_;             // the quota
+  std::vector<PageRun> withheld_;  // pages without memory that are not in the quota
 };
 
 // Called between pieces of background work of a few milliseconds each. May block to throttle the

@@ -75,6 +75,60 @@ TEST(PageRange, ATailLiesBehindThePagesAndIsNotOfThePool) {
   EXPECT_EQ(moved.data()[3 * 4 * kKiB + 4999], std::byte{0x5a});
 }
 
+TEST(PagePool, ASmallerQuotaTakesFreePagesAndTheirMemory) {
+  const auto pool = pool_of(4 * kKiB, 8);
+  PageRange range = range_of(*pool, 8);
+  ASSERT_TRUE(range.attach(8).ok());
+  std::memset(range.data(), 0x5a, static_cast<std::size_t>(range.bytes()));
+  range.detach(5);
+  const Status refused = pool->set_quota(2);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_EQ(pool->pages(), 8);
+  EXPECT_EQ(pool->free_pages(), 5);
+  ASSERT_TRUE(pool->set_quota(4).ok());
+  EXPECT_EQ(pool->pages(), 4);
+  EXPECT_EQ(pool->free_pages(), 1);
+  EXPECT_EQ(range.attach(2).error().code, ErrorCode::kExhausted);
+  EXPECT_EQ(range.data()[3 * 4 * kKiB - 1], std::byte{0x5a}) << "borrowed pages stay";
+  ASSERT_TRUE(pool->set_quota(7).ok());
+  EXPECT_EQ(pool->free_pages(), 4);
+  ASSERT_TRUE(range.attach(4).ok());
+  const std::byte* const attached = range.data() + 3 * 4 * kKiB;
+  EXPECT_EQ(std::count(attached, attached + 4 * 4 * kKiB, std::byte{0}), 3 * 4 * kKiB)
+      << "the system has taken back the memory of the pages that were given up";
+  EXPECT_EQ(pool->most_pages(), 8);
+}
+
+// Quotas change while ranges grow and shrink on another thread.
+TEST(PagePool, TheQuotaIsNeverExceeded) {
+  const auto pool = pool_of(4 * kKiB, 64);
+  std::jthread borrower([&] {
+    std::mt19937_64 random(1);
+    PageRange range = range_of(*pool, 64);
+    for (int i = 0; i < 2000; ++i) {
+      const auto pages = static_cast<std::int64_t>(random() % 16);
+      if (range.pages() + pages <= 64 && random() % 2 == 0) {
+        (void)range.attach(pages);
+      } else {
+        range.detach(std::min(range.pages(), pages));
+      }
+    }
+  });
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 2000; ++i) {
+    const auto wanted = static_cast<std::int64_t>(1 + random() % 64);
+    const std::int64_t before = pool->pages();
+    const Status set = pool->set_quota(wanted);
+    ASSERT_EQ(pool->pages(), set.ok() ? wanted : before);
+    ASSERT_TRUE(set.ok() || wanted < before) << "a larger quota is never refused";
+    const std::int64_t free = pool->free_pages();
+    ASSERT_TRUE(free >= 0 && free <= pool->pages());
+  }
+  borrower.join();
+  EXPECT_EQ(pool->free_pages(), pool->pages()) << "conserved";
+}
+
 TEST(PageRange, MovesItsPages) {
   const auto pool = pool_of(4 * kKiB, 4);
   PageRange first = range_of(*pool, 4);

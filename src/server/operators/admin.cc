@@ -463,6 +463,7 @@ HttpReply Admin::models_reply() const {
   for (const Service* service : models_.services()) {
     const ServedModel& model = service->model();
     json::object shown = setting_.residents.intent_of(*service);
+    const FormStatus& form = service->fleet().form(ReplicaId{0});
     models.push_back({{"model", model.names.front()},
                       {"intent", shown["intent"]},
                       {"moves", shown["moves"]},
@@ -470,8 +471,9 @@ HttpReply Admin::models_reply() const {
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},
                       {"residence", to_string(service->residence())},
-                      {"device_bytes", model.form.pages.page_bytes * model.form.pages.all},
-                      {"form", to_string(service->fleet().form(ReplicaId{0}).form)},
+                      {"device_bytes", form.pages.page_bytes * form.pages.all},
+                      {"own_bytes", form.pages.page_bytes * form.pages.own},
+                      {"form", to_string(form.form)},
                       {"now", shown_load(service->fleet().sum())}});
     if (service->share != nullptr) {
       show_share(*service->share, models.back().as_object());

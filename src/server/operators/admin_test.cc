@@ -60,6 +60,7 @@ TEST_F(AdminTest, TheQueryNamesTheModel) {
   ASSERT_EQ(models.at("models").as_array().size(), 1U);
   EXPECT_EQ(models.at_pointer("/models/0/names/0"), "echo");
   EXPECT_EQ(models.at_pointer("/models/0/now/kv_blocks"), 7);
+  EXPECT_EQ(models.at_pointer("/models/0/own_bytes"), models.at_pointer("/models/0/device_bytes"));
   EXPECT_EQ(body_of(ask("GET /admin/form?model=%65cho&replica=0")).at("model"), "echo");
   EXPECT_EQ(ask("GET /admin/recording?model=echo").result_int(), 200U);
   EXPECT_EQ(ask("GET /admin/recording?model=echo&minutes=3").result_int(), 200U);

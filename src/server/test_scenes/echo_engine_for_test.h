@@ -83,6 +83,7 @@ class EchoEngine {
     end(cancel.request, FinishReason::kCancelled, batch);
   }
   void on(const Tick&, OutputBatch&) {}
+  void on(const WantQuota&, OutputBatch&) {}
   void on(const VariantsPacked&, OutputBatch&) {}
   void on(const MorphReady&, OutputBatch&) {}
   void on(const MorphDone&, OutputBatch&) {}

@@ -1,0 +1,129 @@
+#include "replica/shared_memory.h"
+
+#include <algorithm>
+
+namespace protean {
+namespace {
+
+// The most pages that a model may have through others. Each page may need a mapping of its own, and
+// the kernel allows a process some 65,530.
+constexpr std::int64_t kMostPages = std::int64_t{1} << 14;
+
+// The time after which a model that has not given up memory is asked again.
+constexpr TimeNs kAskAgainNs = kNsPerS / 2;
+
+void tell_all(const std::vector<std::pair<SharedMemory::Tell, WantQuota>>& wishes) {
+  for (const auto& [tell, wish] : wishes) {
+    tell(wish);
+  }
+}
+
+}  // namespace
+
+// A model that is not loaded neither gives nor asks. Models that have left get back what is owed to
+// them, which is the system's then.
+SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
+  std::vector<MemoryAccount> accounts;
+  for (const ModelMemory* const model : devices.models) {
+    MemoryAccount& account = accounts.emplace_back(model->account_);
+    account.needs = model->tell_ ? account.needs : account.quota;
+  }
+  accounts.push_back({.own = devices.owed, .needs = devices.owed, .most = devices.owed});
+  const std::vector<std::int64_t> wanted = share_memory(accounts, devices.unused);
+  const std::int64_t returned = std::min(wanted.back(), devices.unused);
+  devices.owed -= returned;
+  devices.unused -= returned;
+  Wishes wishes;
+  for (std::size_t i = 0; i < devices.models.size(); ++i) {
+    ModelMemory& model = *devices.models[i];
+    MemoryAccount& account = model.account_;
+    const std::int64_t page = account.page_bytes;
+    const std::int64_t more = std::min(std::max<std::int64_t>(0, wanted[i] - account.quota),
+                                       devices.unused / page * page);
+    devices.unused -= more;
+    account.quota += more;
+    const std::int64_t wish = std::min(wanted[i], account.quota);
+    const bool again = wish != account.quota && now_ns - model.wished_ns_ >= kAskAgainNs;
+    if (!model.tell_ || (more == 0 && wish == model.wished_ && !again)) {
+      continue;
+    }
+    model.wished_ = wish;
+    model.wished_ns_ = now_ns;
+    ++model.wishes_;
+    wishes.emplace_back(model.tell_, WantQuota{wish / page, model.wishes_});
+  }
+  return wishes;
+}
+
+ModelMemory::ModelMemory(std::shared_ptr<SharedMemory> all, std::vector<std::vector<int>> cpus,
+                         std::int64_t page_bytes, std::int64_t own_pages)
+    : all_(std::move(all)), devices_([&]() -> SharedMemory::Devices& {
+        const std::lock_guard lock(all_->mutex_);
+        return all_->devices_[std::move(cpus)];
+      }()) {
+  const std::int64_t own = own_pages * page_bytes;
+  account_ = {.page_bytes = page_bytes, .own = own, .quota = own, .needs = 0, .most = own};
+  const std::lock_guard lock(all_->mutex_);
+  devices_.models.push_back(this);
+}
+
+ModelMemory::~ModelMemory() {
+  SharedMemory::Wishes wishes;
+  {
+    const std::lock_guard lock(all_->mutex_);
+    std::erase(devices_.models, this);
+    devices_.owed += account_.own - account_.quota;
+    wishes = SharedMemory::share(devices_, wished_ns_);
+  }
+  tell_all(wishes);
+}
+
+ModelMemory::Lease::~Lease() {
+  memory_->unload();
+}
+
+std::unique_ptr<ModelMemory::Lease> ModelMemory::load(SharedMemory::Tell tell) {
+  const std::lock_guard lock(all_->mutex_);
+  std::int64_t all = 0;
+  for (const ModelMemory* const model : devices_.models) {
+    all += model->account_.own;
+  }
+  const std::int64_t page = account_.page_bytes;
+  const std::int64_t most = std::max(account_.own / page, std::min(all / page, kMostPages));
+  account_.most = most * page;
+  account_.needs = account_.quota;
+  wished_ = account_.quota;
+  wishes_ = 0;
+  tell_ = std::move(tell);
+  return std::unique_ptr<Lease>(new Lease(shared_from_this(), most));
+}
+
+void ModelMemory::unload() {
+  SharedMemory::Wishes wishes;
+  {
+    const std::lock_guard lock(all_->mutex_);
+    tell_ = nullptr;
+    const std::int64_t others = std::max<std::int64_t>(0, account_.quota - account_.own);
+    account_.quota -= others;
+    devices_.unused += others;
+    wishes = SharedMemory::share(devices_, wished_ns_);
+  }
+  tell_all(wishes);
+}
+
+// An engine that has not come to its latest wish may still take a larger quota than it reports.
+void ModelMemory::report(const MemoryUse& use, TimeNs now_ns) {
+  SharedMemory::Wishes wishes;
+  {
+    const std::lock_guard lock(all_->mutex_);
+    account_.needs = use.needs_bytes;
+    if (use.wish == wishes_ && use.quota_bytes < account_.quota) {
+      devices_.unused += account_.quota - use.quota_bytes;
+      account_.quota = use.quota_bytes;
+    }
+    wishes = SharedMemory::share(devices_, now_ns);
+  }
+  tell_all(wishes);
+}
+
+}  // namespace protean

@@ -1,0 +1,257 @@
+#include "replica/shared_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "replica/load_scene_for_test.h"
+
+namespace protean {
+namespace {
+
+constexpr std::int64_t kPage = 4096;
+
+// A model whose engine is played by the test.
+struct PlayedModel {
+  PlayedModel(const std::shared_ptr<SharedMemory>& all, std::int64_t own_pages,
+              std::vector<std::vector<int>> cpus = {{0, 1}})
+      : memory(std::make_shared<ModelMemory>(all, std::move(cpus), kPage, own_pages)) {
+    load();
+  }
+  void load() {
+    lease = memory->load([this](WantQuota want) { wish = want; });
+    quota = lease->pages;
+  }
+  void need(std::int64_t pages, TimeNs now_ns) {
+    lease->report({.quota_bytes = quota * kPage,
+                   .needs_bytes = pages * kPage,
+                   .wish = wish ? wish->number : 0},
+                  now_ns);
+  }
+  // Takes the quota that it was told.
+  void follow(std::int64_t needs, TimeNs now_ns) {
+    quota = wish->pages;
+    need(needs, now_ns);
+  }
+
+  std::optional<WantQuota> wish;
+  std::int64_t quota = 0;
+  std::shared_ptr<ModelMemory> memory;
+  std::unique_ptr<ModelMemory::Lease> lease;
+};
+
+struct SharedMemoryTest : ReplicasTest {
+  std::shared_ptr<SharedMemory> all = std::make_shared<SharedMemory>();
+};
+
+TEST_F(SharedMemoryTest, AModelGetsMoreOnlyOnceAnotherHasGivenItBack) {
+  PlayedModel idle(all, 100);
+  PlayedModel busy(all, 100);
+  PlayedModel elsewhere(all, 100, {{2, 3}});
+  elsewhere.need(500, 0);
+  idle.need(20, 0);
+  busy.need(130, 0);
+  ASSERT_TRUE(idle.wish);
+  EXPECT_EQ(idle.wish->pages, 70);
+  EXPECT_FALSE(busy.wish) << "no model has given anything yet";
+  idle.follow(20, 1);
+  ASSERT_TRUE(busy.wish);
+  EXPECT_EQ(busy.wish->pages, 130);
+  EXPECT_FALSE(elsewhere.wish) << "other devices, other memory";
+}
+
+TEST_F(SharedMemoryTest, AReportThatCrossesAGrowthGivesNothingBack) {
+  PlayedModel idle(all, 100);
+  PlayedModel busy(all, 100);
+  idle.need(20, 0);
+  busy.need(130, 0);
+  idle.follow(20, 1);
+  ASSERT_EQ(busy.wish->pages, 130);
+  busy.lease->report({.quota_bytes = 100 * kPage, .needs_bytes = 130 * kPage, .wish = 0}, 2);
+  idle.need(90, 3);
+  EXPECT_EQ(idle.wish->pages, 70) << "30 pages are on their way to the other model";
+  EXPECT_EQ(busy.wish->pages, 110) << "which has to return what this one lacks of its own";
+  busy.follow(130, 4);
+  EXPECT_EQ(idle.wish->pages, 90);
+}
+
+// A model whose engine comes to what it is told late, in any order, and takes time to shrink.
+struct LateModel {
+  LateModel(const std::shared_ptr<SharedMemory>& all, std::int64_t own)
+      : memory(std::make_shared<ModelMemory>(all, std::vector<std::vector<int>>{{0}}, kPage, own)),
+        quota(own),
+        wanted(own) {}
+
+  void load() {
+    lease = memory->load([this](WantQuota want) { told.push_back(want); });
+  }
+  void take(std::size_t index) {
+    const WantQuota want = told[index];
+    told.erase(told.begin() + static_cast<std::ptrdiff_t>(index));
+    if (want.number > seen) {
+      seen = want.number;
+      wanted = want.pages;
+      quota = std::max(quota, wanted);
+    }
+  }
+  void shrink() { quota = std::min(quota, wanted); }
+  void report(TimeNs now_ns) const {
+    lease->report({.quota_bytes = quota * kPage, .needs_bytes = needs * kPage, .wish = seen},
+                  now_ns);
+  }
+
+  std::vector<WantQuota> told;
+  std::shared_ptr<ModelMemory> memory;
+  std::unique_ptr<ModelMemory::Lease> lease;
+  std::int64_t quota;
+  std::int64_t wanted;
+  std::int64_t needs = 0;
+  std::uint64_t seen = 0;
+};
+
+TEST_F(SharedMemoryTest, QuotasNeverExceedTheMemoryInAnyOrderOfEvents) {
+  std::mt19937_64 random(5);
+  LateModel first(all, 100);
+  LateModel second(all, 60);
+  LateModel third(all, 40);
+  const std::vector<LateModel*> models = {&first, &second, &third};
+  for (LateModel* const model : models) {
+    model->load();
+  }
+  TimeNs now_ns = 0;
+  std::int64_t most = 0;
+  const auto act = [&](bool calm) {
+    LateModel& model = *models[random() % models.size()];
+    now_ns += 20 * kNsPerMs;
+    if (!model.told.empty() && random() % 2 == 0) {
+      model.take(random() % model.told.size());
+    } else if (random() % 3 == 0) {
+      model.shrink();
+    } else if (!calm && random() % 3 == 0) {
+      model.needs = static_cast<std::int64_t>(random() % 150);
+    }
+    if (random() % 2 == 0) {
+      model.report(now_ns);
+    }
+    most = std::max(most, first.quota);
+    return first.quota + second.quota + third.quota;
+  };
+  for (int event = 0; event < 20'000; ++event) {
+    ASSERT_LE(act(false), 200) << event;
+  }
+  EXPECT_GT(most, 100) << "the first model has borrowed";
+  for (LateModel* const model : models) {
+    model->needs = 200;
+  }
+  for (int event = 0; event < 2'000; ++event) {
+    ASSERT_LE(act(true), 200) << event;
+  }
+  EXPECT_EQ(first.quota, 100) << "each has its own again";
+  EXPECT_EQ(second.quota, 60);
+  EXPECT_EQ(third.quota, 40);
+}
+
+TEST_F(SharedMemoryTest, AModelThatIsUnloadedGivesBackWhatWasNotItsOwnAndComesBackWithItsQuota) {
+  PlayedModel lender(all, 100);
+  PlayedModel borrower(all, 100);
+  lender.need(20, 0);
+  borrower.need(130, 0);
+  lender.follow(20, 1);
+  borrower.follow(130, 1);
+  lender.lease.reset();
+  borrower.need(200, 500 * kNsPerMs);
+  EXPECT_EQ(borrower.wish->pages, 130) << "a model that sleeps keeps its memory";
+  lender.load();
+  EXPECT_EQ(lender.lease->pages, 70);
+  EXPECT_EQ(lender.lease->own_pages, 100);
+  EXPECT_EQ(lender.lease->most_pages, 200);
+  borrower.lease.reset();
+  EXPECT_EQ(lender.wish->pages, 100);
+  borrower.load();
+  EXPECT_EQ(borrower.lease->pages, 100);
+}
+
+TEST_F(SharedMemoryTest, MemoryOfAModelThatIsRemovedIsGivenBackByOthers) {
+  auto lender = std::make_unique<PlayedModel>(all, 100);
+  PlayedModel borrower(all, 100);
+  lender->need(20, 0);
+  borrower.need(130, 0);
+  lender->follow(20, 1);
+  borrower.follow(130, 1);
+  lender.reset();
+  EXPECT_EQ(borrower.wish->pages, 100);
+  borrower.follow(130, 2);
+  borrower.need(130, kNsPerS);
+  EXPECT_EQ(borrower.wish->pages, 100) << "it is the system's";
+}
+
+// One model is idle and lends memory to another one under load; then it has a load itself.
+TEST_F(SharedMemoryTest, TradesChangeNoToken) {
+  constexpr std::uint64_t kMostRequests = 20'000;
+  constexpr std::uint64_t kOutstanding = 48;
+  const auto model = [&](const std::string& kv) {
+    kv_cache_memory = kv;
+    ReplicaOptions options = groupable(1);
+    options.morph->mode = MorphMode::kBalanced;
+    const PageBudget& budget = options.sizing.budget;
+    options.memory = std::make_shared<ModelMemory>(all, std::vector<std::vector<int>>{{}},
+                                                   budget.page_bytes, budget.pages);
+    return options;
+  };
+  const auto own_bytes = [](const ReplicaOptions& options) {
+    return options.sizing.budget.pages * options.sizing.budget.page_bytes;
+  };
+  ReplicaOptions lending = model("1MiB");
+  ReplicaOptions borrowing = model("512KiB");
+  FleetLoad lender(lending, *this);
+  FleetLoad borrower(borrowing, *this);
+  std::promise<void> borrowed;
+  std::atomic<bool> enough = false;
+  auto busy = std::async(std::launch::async, [&] {
+    bool told = false;
+    borrower.run(kMostRequests, kOutstanding, [&](const OutputBatch& batch) {
+      if (batch.memory && batch.memory->quota_bytes > own_bytes(borrowing) && !told) {
+        told = true;
+        borrowed.set_value();
+      }
+      if (enough) {
+        borrower.enough();
+      }
+    });
+  });
+  const bool lent =
+      borrowed.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  EXPECT_TRUE(lent);
+  std::int64_t lowest = own_bytes(lending);
+  bool returned = false;
+  lender.run(kMostRequests, kOutstanding, [&](const OutputBatch& batch) {
+    if (batch.memory) {
+      returned = returned || batch.memory->quota_bytes > lowest;
+      lowest = std::min(lowest, batch.memory->quota_bytes);
+    }
+    if (!lent || returned) {
+      lender.enough();
+    }
+  });
+  enough = true;
+  busy.get();
+  EXPECT_TRUE(returned);
+  for (auto* const options : {&lending, &borrowing}) {
+    options->memory = nullptr;
+    FleetLoad& traded = options == &lending ? lender : borrower;
+    FleetLoad alone(*options, *this);
+    alone.run(traded.answers.size(), 16);
+    expect_same(alone.answers, traded.answers);
+  }
+}
+
+}  // namespace
+}  // namespace protean
