@@ -65,8 +65,14 @@ function(protean_module name)
   endif()
 endfunction()
 
+# These take longest. They start first, so that none is left to run alone at the end.
+set(PROTEAN_LONG_TESTS device_test fleet_test reference_test replica_test sim_test worker_test)
+
 # Tests run in the source folder and find data through base/test_data.h.
 function(protean_add_test target)
   add_test(NAME ${target} COMMAND ${target})
   set_tests_properties(${target} PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} TIMEOUT 600)
+  if(target IN_LIST PROTEAN_LONG_TESTS)
+    set_tests_properties(${target} PROPERTIES COST 1)
+  endif()
 endfunction()
