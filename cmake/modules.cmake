@@ -2,7 +2,7 @@
 # headers take; -DCMAKE_UNITY_BUILD=OFF is for working on a few. These are compiled alone: they name
 # something as a neighbour does ("redefinition" means that another one does; better rename it). So are
 # those that Highway reads once for each instruction set.
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 48)
 string(JOIN "|" PROTEAN_ALONE "jinja/text_methods" "worker/sampler_test")
 
 # Under sanitizers only these are optimised, for the rest waits for them, and compiles twice as fast
