@@ -1,10 +1,9 @@
 # A module's files are compiled together, which takes less than a third of the time, most of which
 # headers take; -DCMAKE_UNITY_BUILD=OFF is for working on a few. These are compiled alone: they name
-# something as a neighbour does ("redefinition" means that another one does; better rename it), or
-# are read once for each instruction set themselves.
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
-set(PROTEAN_TEST_BATCH_SIZE 8)  # tests call their helpers alike
-string(JOIN "|" PROTEAN_ALONE "jinja/text_methods" "device/cpu/[a-z0-9_]+" "worker/sampler_test")
+# something as a neighbour does ("redefinition" means that another one does; better rename it). So are
+# those that Highway reads once for each instruction set.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 48)
+string(JOIN "|" PROTEAN_ALONE "jinja/text_methods" "worker/sampler_test")
 
 # Under sanitizers only these are optimised, for the rest waits for them, and compiles twice as fast
 # without. And these tests, which compute as much themselves.
@@ -25,6 +24,12 @@ function(protean_module name)
   set(fuzzers ${sources})
   set(alone ${sources})
   list(FILTER alone INCLUDE REGEX "/src/(${PROTEAN_ALONE})\\.cc$")
+  foreach(source ${sources})
+    file(STRINGS ${source} reads_itself REGEX "hwy/foreach_target")
+    if(reads_itself)
+      list(APPEND alone ${source})
+    endif()
+  endforeach()
   set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
@@ -50,7 +55,6 @@ function(protean_module name)
   if(PROTEAN_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name} ${ARG_TEST_DEPS} GTest::gtest_main)
-    set_target_properties(${name}_test PROPERTIES UNITY_BUILD_BATCH_SIZE ${PROTEAN_TEST_BATCH_SIZE})
     if(NOT PROTEAN_SANITIZE OR name IN_LIST PROTEAN_TESTS_COMPUTE)
       target_compile_options(${name}_test PRIVATE -O1)  # what is tested is optimised; a test need not be
     endif()
@@ -65,8 +69,14 @@ function(protean_module name)
   endif()
 endfunction()
 
+# These take longest. They start first, so that none is left to run alone at the end.
+set(PROTEAN_LONG_TESTS device_test fleet_test reference_test replica_test sim_test worker_test)
+
 # Tests run in the source folder and find data through base/test_data.h.
 function(protean_add_test target)
   add_test(NAME ${target} COMMAND ${target})
   set_tests_properties(${target} PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} TIMEOUT 600)
+  if(target IN_LIST PROTEAN_LONG_TESTS)
+    set_tests_properties(${target} PROPERTIES COST 1)
+  endif()
 endfunction()

@@ -9,7 +9,7 @@
 namespace protean {
 namespace {
 
-int lowered(const FormBounds& bounds, const Form& form, Precision to) {
+int lowered_to(const FormBounds& bounds, const Form& form, Precision to) {
   int halves = 0;
   for (const LayerPrecision& layer : form.layer_precision) {
     for (const Component half : kLayerHalves) {
@@ -26,9 +26,9 @@ TEST(FormPath, UsesUpTheGentlestPrecisionFirstInTheOrderOfLayers) {
   ASSERT_EQ(path.size(), 9U);
   EXPECT_EQ(path[1].layer_precision[2], (LayerPrecision{Precision::kW8, Precision::kW8}));
   EXPECT_EQ(path[1].layer_precision[0], (LayerPrecision{Precision::kBf16, Precision::kBf16}));
-  EXPECT_EQ(lowered(bounds, path[4], Precision::kW8), 8);
+  EXPECT_EQ(lowered_to(bounds, path[4], Precision::kW8), 8);
   EXPECT_EQ(path[5].layer_precision[2], (LayerPrecision{Precision::kW4, Precision::kW4}));
-  EXPECT_EQ(lowered(bounds, path[8], Precision::kW4), 8);
+  EXPECT_EQ(lowered_to(bounds, path[8], Precision::kW4), 8);
   for (std::size_t i = 1; i < path.size(); ++i) {
     EXPECT_GT(path[i].kv.blocks, path[i - 1].kv.blocks);
     EXPECT_LE(form_pages(bounds.spec, path[i], bounds.budget.page_bytes) + bounds.budget.reserve,
@@ -48,7 +48,7 @@ TEST(FormPath, TheEmbeddingsGoWithTheLastLayersOfARung) {
   const auto lowered_embeddings = std::find_if(
       path.begin(), path.end(), [](const Form& form) { return form.embeddings == Precision::kW8; });
   const auto at = lowered_embeddings - path.begin();
-  EXPECT_EQ(lowered(bounds, *lowered_embeddings, Precision::kW8), 32);
+  EXPECT_EQ(lowered_to(bounds, *lowered_embeddings, Precision::kW8), 32);
   EXPECT_LT(at, 14) << "several layers at once";
   EXPECT_GT(at, 10);
   EXPECT_EQ(std::ssize(path), at + 1 + 16) << "and each at w4";
@@ -78,10 +78,10 @@ TEST(FormPath, DoesNotGoBelowTheFloor) {
   FormBounds bounds = bounds_for_test(4);
   bounds.floor = parse_quality_floor("6bits").value();
   const std::vector<Form> six = path_to(bounds, Precision::kW4);
-  EXPECT_EQ(lowered(bounds, six.back(), Precision::kW4), 4) << "8 and 4 bits, half and half";
+  EXPECT_EQ(lowered_to(bounds, six.back(), Precision::kW4), 4) << "8 and 4 bits, half and half";
   bounds.floor = parse_quality_floor("3layers").value();
   const std::vector<Form> three = path_to(bounds, Precision::kW4);
-  EXPECT_EQ(lowered(bounds, three.back(), Precision::kW4), 6);
+  EXPECT_EQ(lowered_to(bounds, three.back(), Precision::kW4), 6);
   EXPECT_EQ(three.back().layer_precision[3], bounds.full.layer_precision[3]);
   bounds.floor = parse_quality_floor("16bits").value();
   EXPECT_EQ(path_to(bounds, Precision::kW4).size(), 1U);

@@ -9,7 +9,7 @@ namespace protean {
 namespace {
 
 // bf16 steps read weights for 7 ms and take 50 us for each token; w8 halves the former.
-StepCost cost() {
+StepCost costs() {
   StepCost cost{.fixed_us = 1000, .token_us = 50};
   cost.of(Precision::kBf16).step_us = 7000;
   cost.of(Precision::kW8).step_us = 3500;
@@ -26,7 +26,7 @@ Course staying(const FormTraits& form) {
   return {.from = form, .to = form};
 }
 
-Load load_of(double per_s) {
+Load load_at(double per_s) {
   return {.arrivals = {.per_s = per_s, .lasts_s = 60, .later_per_s = per_s, .prompt_tokens = 256},
           .answer_tokens = 128,
           .running_prompt_tokens = 256,
@@ -38,32 +38,32 @@ struct Predict : testing::Test {
     return predict(speed, serving, course, load);
   }
 
-  const StepSpeed speed{cost(), 512};
+  const StepSpeed speed{costs(), 512};
   const Serving serving{.most_sequences = 64};
   const FormTraits full = form(Precision::kBf16, 500);
 };
 
 TEST_F(Predict, ALoadBelowTheCapacityIsServedInTime) {
-  const double capacity = capacity_of(speed, serving, full, load_of(1)).per_s;
+  const double capacity = capacity_of(speed, serving, full, load_at(1)).per_s;
   EXPECT_GT(capacity, 12);
   EXPECT_LT(capacity, 25);
-  EXPECT_LT(of(staying(full), load_of(0.5 * capacity)).late, 0.1);
-  EXPECT_NEAR(of(staying(full), load_of(0.5 * capacity)).answer_tokens_per_s, 64 * capacity,
+  EXPECT_LT(of(staying(full), load_at(0.5 * capacity)).late, 0.1);
+  EXPECT_NEAR(of(staying(full), load_at(0.5 * capacity)).answer_tokens_per_s, 64 * capacity,
               7 * capacity);
 }
 
 // Requests wait a third of a second longer each second, so all but those of the first seconds are
 // late.
 TEST_F(Predict, AnOverloadMakesNearlyAllLate) {
-  const double capacity = capacity_of(speed, serving, full, load_of(1)).per_s;
-  const Prediction overload = of(staying(full), load_of(1.5 * capacity));
+  const double capacity = capacity_of(speed, serving, full, load_at(1)).per_s;
+  const Prediction overload = of(staying(full), load_at(1.5 * capacity));
   EXPECT_GT(overload.late, 0.85 * 60 * 1.5 * capacity);
   EXPECT_LT(overload.late, 60 * 1.5 * capacity);
   EXPECT_NEAR(overload.backlog, 60 * 0.5 * capacity, 6 * capacity);
 }
 
 TEST_F(Predict, AShortBurstIsNotExpectedToLast) {
-  Load load = load_of(100);
+  Load load = load_at(100);
   const double lasting = of(staying(full), load).late;
   load.arrivals.lasts_s = 1;
   load.arrivals.later_per_s = 2;
@@ -74,13 +74,13 @@ TEST_F(Predict, AShortBurstIsNotExpectedToLast) {
 TEST_F(Predict, MoreLoadNeverMakesFewerLate) {
   double before = 0;
   for (double per_s = 0; per_s < 60; per_s += 1.5) {
-    const double late = of(staying(full), load_of(per_s)).late;
+    const double late = of(staying(full), load_at(per_s)).late;
     EXPECT_GE(late, before - 1e-6) << per_s;
     before = late;
   }
   before = 0;
   for (double waiting = 0; waiting < 200; waiting += 10) {
-    Load load = load_of(5);
+    Load load = load_at(5);
     load.waiting = prompt_work(256) * waiting;
     const double late = of(staying(full), load).late;
     EXPECT_GE(late, before - 0.5) << waiting;
@@ -91,19 +91,19 @@ TEST_F(Predict, MoreLoadNeverMakesFewerLate) {
 TEST_F(Predict, MoreKvNeverMakesMoreLate) {
   double before = 1e9;
   for (double blocks = 50; blocks < 2000; blocks *= 1.3) {
-    const double late = of(staying(form(Precision::kBf16, blocks)), load_of(18)).late;
+    const double late = of(staying(form(Precision::kBf16, blocks)), load_at(18)).late;
     EXPECT_LE(late, before + 0.5) << blocks;
     before = late;
   }
 }
 
 TEST_F(Predict, FasterStepsMakeFewerLate) {
-  EXPECT_LT(of(staying(form(Precision::kW8, 500)), load_of(22)).late,
-            of(staying(full), load_of(22)).late);
+  EXPECT_LT(of(staying(form(Precision::kW8, 500)), load_at(22)).late,
+            of(staying(full), load_at(22)).late);
 }
 
 TEST_F(Predict, AMorphHelpsFromWhenItIsDone) {
-  const Load load = load_of(25);
+  const Load load = load_at(25);
   double before = 0;
   for (const double seconds : {0.0, 5.0, 20.0, 50.0}) {
     const Course course{.from = full, .to = form(Precision::kW8, 1000), .seconds = seconds};
@@ -115,7 +115,7 @@ TEST_F(Predict, AMorphHelpsFromWhenItIsDone) {
 }
 
 TEST_F(Predict, ABurstOnAnIdleReplicaIsServedAtTheSpeedOfPrompts) {
-  Load load = load_of(0);
+  Load load = load_at(0);
   load.waiting = prompt_work(256) * 20;
   EXPECT_LT(of(staying(full), load).late, 1) << "20 prompts take 0.4 s";
   load.waiting = prompt_work(4000) * 20;
@@ -125,13 +125,13 @@ TEST_F(Predict, ABurstOnAnIdleReplicaIsServedAtTheSpeedOfPrompts) {
 TEST_F(Predict, QualityIsLostByTheTokensThatAreDrawn) {
   FormTraits low = form(Precision::kW8, 1000);
   low.kl_nats = 0.01;
-  const Prediction prediction = of(staying(low), load_of(10));
+  const Prediction prediction = of(staying(low), load_at(10));
   EXPECT_NEAR(prediction.kl_nats, 0.01 * 60 * 10 * 128, 60);
-  EXPECT_EQ(of(staying(full), load_of(10)).kl_nats, 0);
+  EXPECT_EQ(of(staying(full), load_at(10)).kl_nats, 0);
 }
 
 TEST_F(Predict, LostPrefixHitsAreWork) {
-  Load load = load_of(30);
+  Load load = load_at(30);
   load.hit_share = 0.9;
   load.arrivals.prompt_tokens = 1000;
   load.running_prompt_tokens = 100;
@@ -147,8 +147,8 @@ TEST_F(Predict, LostPrefixHitsAreWork) {
 TEST_F(Predict, ATargetForTokensCountsSlowDecoding) {
   Serving strict = serving;
   strict.tpot_s = 0.005;
-  EXPECT_GT(predict(speed, strict, staying(full), load_of(5)).late, 200);
-  EXPECT_LT(predict(speed, strict, staying(form(Precision::kW8, 1000)), load_of(1)).late, 5);
+  EXPECT_GT(predict(speed, strict, staying(full), load_at(5)).late, 200);
+  EXPECT_LT(predict(speed, strict, staying(form(Precision::kW8, 1000)), load_at(1)).late, 5);
 }
 
 // Half of the requests have 100 tokens, half 300.

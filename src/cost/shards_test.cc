@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-ModelSpec spec_of(int ffn, StoredWeights stored = {}) {
+ModelSpec spec_with(int ffn, StoredWeights stored = {}) {
   ModelSpec spec;
   spec.layers = 2;
   spec.hidden = 1024;
@@ -21,7 +21,7 @@ TEST(Shards, TogetherHaveEveryHeadAndNeuronOnce) {
   for (const int ffn : {1, 31, 64, 704, 1000, 4864, 8192, 11008, 14336}) {
     for (const StoredWeights& stored :
          {StoredWeights{}, StoredWeights{Precision::kW4, 128}, StoredWeights{Precision::kW8, 32}}) {
-      const ModelSpec spec = spec_of(ffn, stored);
+      const ModelSpec spec = spec_with(ffn, stored);
       for (const int shards : {1, 2, 4}) {
         const ModelSpec shard = shard_spec(spec, shards);
         EXPECT_EQ(shard.attention.heads * shards, spec.attention.heads);
@@ -42,16 +42,16 @@ TEST(Shards, TogetherHaveEveryHeadAndNeuronOnce) {
 TEST(Shards, BeginWithAGroupWhereAnyLayerIsStoredInThem) {
   StoredWeights stored{.precision = Precision::kBf16, .group = 128};
   stored.layers = {{Precision::kBf16, Precision::kBf16}, {Precision::kBf16, Precision::kW4}};
-  EXPECT_EQ(shard_spec(spec_of(4864, stored), 4).ffn % 128, 0);
+  EXPECT_EQ(shard_spec(spec_with(4864, stored), 4).ffn % 128, 0);
 }
 
 // The paper counts 0 to 14 % of a model's weights (figure 10b).
 TEST(Shards, PaddingIsBoundedByAKernelBlockOrGroupOfEachShard) {
   for (const int ffn : {704, 4864, 8192, 8960, 11008, 14336, 18944}) {
     for (const int shards : {2, 4}) {
-      const ModelSpec plain = spec_of(ffn);
+      const ModelSpec plain = spec_with(ffn);
       EXPECT_LT(shard_spec(plain, shards).ffn * shards, ffn + shards * 32);
-      const ModelSpec stored = spec_of(ffn, {Precision::kW4, 128});
+      const ModelSpec stored = spec_with(ffn, {Precision::kW4, 128});
       EXPECT_LT(shard_spec(stored, shards).ffn * shards, ffn + shards * 128);
       EXPECT_EQ(shard_spec(stored, shards).ffn % 128, 0);
       for (const Precision precision : {Precision::kBf16, Precision::kW4}) {

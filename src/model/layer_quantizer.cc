@@ -14,20 +14,6 @@ namespace {
 
 using Role = TensorRole;
 
-LayerInput input_of(Role role) {
-  switch (role) {
-    case Role::kAttentionOutput:
-      return LayerInput::kAttentionOutput;
-    case Role::kGate:
-    case Role::kUp:
-      return LayerInput::kMlp;
-    case Role::kDown:
-      return LayerInput::kDown;
-    default:
-      return LayerInput::kAttention;
-  }
-}
-
 void multiply_columns(std::vector<float>& matrix, std::span<const float> scales) {
   for (std::size_t i = 0; i < matrix.size(); ++i) {
     matrix[i] *= scales[i % scales.size()];
@@ -189,6 +175,20 @@ Result<QuantizedLayer> apply_gptq(cpu::Team& team, const LayerTensors& layer,
 }
 
 }  // namespace
+
+LayerInput input_of(TensorRole role) {
+  switch (role) {
+    case TensorRole::kAttentionOutput:
+      return LayerInput::kAttentionOutput;
+    case TensorRole::kGate:
+    case TensorRole::kUp:
+      return LayerInput::kMlp;
+    case TensorRole::kDown:
+      return LayerInput::kDown;
+    default:
+      return LayerInput::kAttention;
+  }
+}
 
 Result<QuantizedLayer> quantize_layer(cpu::Team& team, LayerTensors& layer,
                                       LayerStatistics* statistics, const QuantizeOptions& options) {

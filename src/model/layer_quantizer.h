@@ -33,6 +33,9 @@ inline constexpr std::array kLayerMatrices = {
     TensorRole::kGate,  TensorRole::kUp,  TensorRole::kDown};
 using QuantizedLayer = std::array<QuantizedMatrix, kLayerMatrices.size()>;  // in this order
 
+// Returns the activations that a matrix is multiplied with.
+LayerInput input_of(TensorRole role);
+
 // Quantises a layer's matrices. Afterwards `layer` holds what the quantised layer computes with:
 // the dequantised weights and, for AWQ, norms, value rows and up rows divided by the scales that
 // the following matrices were multiplied with; these norms are exact in bf16. `statistics` describe

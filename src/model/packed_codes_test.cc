@@ -43,14 +43,14 @@ PackedCodes as_stored(const PackedBytes& bytes, const QuantizedMatrix& matrix,
           .scales = reinterpret_cast<const std::byte*>(bytes.scales.data())};
 }
 
-struct Packing {
+struct Example {
   CodePacking packing;
   QuantFormat format;
   std::int64_t rows;
   std::int64_t inputs;
 };
 
-class EveryPacking : public testing::TestWithParam<Packing> {};
+class EveryPacking : public testing::TestWithParam<Example> {};
 
 TEST_P(EveryPacking, ComesBackAsItWas) {
   const auto& [packing, format, rows, inputs] = GetParam();
@@ -85,13 +85,13 @@ TEST_P(EveryPacking, ComesBackAsItWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, EveryPacking,
-                         testing::Values(Packing{CodePacking::kAwq, {4, 32, false}, 24, 96},
-                                         Packing{CodePacking::kAwq, {4, 128, false}, 16, 200},
-                                         Packing{CodePacking::kGptq, {4, 64, true}, 16, 128},
-                                         Packing{CodePacking::kGptq, {4, 32, false}, 8, 72},
-                                         Packing{CodePacking::kGptq, {8, 128, true}, 12, 132},
-                                         Packing{CodePacking::kGptq, {3, 32, false}, 32, 160},
-                                         Packing{CodePacking::kGptq, {3, 128, true}, 64, 128}));
+                         testing::Values(Example{CodePacking::kAwq, {4, 32, false}, 24, 96},
+                                         Example{CodePacking::kAwq, {4, 128, false}, 16, 200},
+                                         Example{CodePacking::kGptq, {4, 64, true}, 16, 128},
+                                         Example{CodePacking::kGptq, {4, 32, false}, 8, 72},
+                                         Example{CodePacking::kGptq, {8, 128, true}, 12, 132},
+                                         Example{CodePacking::kGptq, {3, 32, false}, 32, 160},
+                                         Example{CodePacking::kGptq, {3, 128, true}, 64, 128}));
 
 // Expected words follow the writers of these formats and are computed by hand.
 TEST(PackedCodes, AwqPutsEvenRowsIntoTheLowHalf) {

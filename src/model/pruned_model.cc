@@ -23,21 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-// Returns the activations that a matrix is multiplied with.
-LayerInput input_of(TensorRole role) {
-  switch (role) {
-    case TensorRole::kAttentionOutput:
-      return LayerInput::kAttentionOutput;
-    case TensorRole::kGate:
-    case TensorRole::kUp:
-      return LayerInput::kMlp;
-    case TensorRole::kDown:
-      return LayerInput::kDown;
-    default:
-      return LayerInput::kAttention;
-  }
-}
-
 // Zeros two of four weights of each matrix of a layer.
 KeptWeights prune_weights(LayerTensors& layer, LayerStatistics& statistics) {
   KeptWeights kept;

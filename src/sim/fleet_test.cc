@@ -132,7 +132,7 @@ TEST(FleetSimulation, TheAzureConversationTraceOn64ReplicasRunsTwiceWithIdentica
   PROTEAN_REQUIRE_DATA(path);
   const char* wanted = std::getenv("PROTEAN_SIM_REQUESTS");
   auto requests =
-      repeated(trace_from(path), wanted != nullptr ? std::stoul(wanted) : std::size_t{20'000});
+      repeated(trace_from(path), wanted != nullptr ? std::stoul(wanted) : std::size_t{5'000});
   for (TraceRequest& request : requests) {
     request.at_ns /= 64;
   }

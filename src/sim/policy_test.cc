@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <vector>
+
 #include "sim/elastic_scene_for_test.h"
 
 namespace protean {
@@ -161,9 +164,12 @@ std::vector<TraceRequest> wave(double period_s, double high, double low, double 
       static_cast<unsigned>(period_s * high));
 }
 
+// Each load is tried at one speed, the highest at both.
 TEST(Oscillation, AConstantLoadCausesFewChanges) {
-  for (const Speed speed : {Speed::kReading, Speed::kVnni}) {
-    for (const double load : {0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0}) {
+  const std::map<Speed, std::vector<double>> loads = {{Speed::kReading, {0.2, 0.8, 1.0, 1.5, 2.0}},
+                                                      {Speed::kVnni, {0.5, 0.9, 1.2, 2.0}}};
+  for (const auto& [speed, of_speed] : loads) {
+    for (const double load : of_speed) {
       SCOPED_TRACE(fmt::format("speed {}, load {}", static_cast<int>(speed), load));
       const auto trace = arrivals([=](double) { return load * kCapacity; }, 600, 11);
       const Outcome found =

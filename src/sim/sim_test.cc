@@ -118,14 +118,14 @@ TEST(Simulation, RandomTracesLeakNothing) {
   }
 }
 
-// PROTEAN_SIM_REQUESTS sets a smaller number of requests for instrumented builds.
+// PROTEAN_SIM_REQUESTS sets another number of requests, fewer for instrumented builds.
 TEST(Simulation, TheAzureConversationTraceRunsTwiceWithIdenticalBytes) {
   const auto path = test_data("traces/azure2023/AzureLLMInferenceTrace_conv.csv");
   PROTEAN_REQUIRE_DATA(path);
   const auto trace = trace_from(path);
   EXPECT_EQ(trace.size(), 19366U);
   const char* wanted = std::getenv("PROTEAN_SIM_REQUESTS");
-  const auto requests = repeated(trace, wanted != nullptr ? std::stoul(wanted) : 100'000);
+  const auto requests = repeated(trace, wanted != nullptr ? std::stoul(wanted) : trace.size());
   const SimulationConfig config{
       .engine = {.scheduler = {.kv_blocks = 2000,
                                .block_tokens = 16,

@@ -12,7 +12,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kPageBytes = 4096;
+constexpr std::int64_t kPoolPageBytes = 4096;
 constexpr std::int64_t kBlocks = 8;
 
 ModelSpec tiny_spec() {
@@ -35,7 +35,7 @@ TEST(KvResizer, CanBeAbortedDuringItsSecondTry) {
   const KvForm form{.block_tokens = 16, .blocks = kBlocks};
   const ModelSpec spec = tiny_spec();
   const Holding holding = whole_model(spec.layers, 1, DeviceId{0});
-  auto pool = cpu::PagePool::create(kPageBytes, 64);
+  auto pool = cpu::PagePool::create(kPoolPageBytes, 64);
   ASSERT_TRUE(pool.ok());
   auto kv = KvStore::create({spec, holding, 1, form}, **pool);
   ASSERT_TRUE(kv.ok());

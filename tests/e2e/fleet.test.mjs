@@ -1,7 +1,7 @@
 // Several replicas behind one address: what clients get is what one replica answers.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { after, before, describe, it } from 'node:test';
+import { before, describe, it } from 'node:test';
 import { load } from './load.mjs';
 import { builtin, parseMetrics, program, Server, skip, sleep } from './server.mjs';
 import { hangBusiestThread, loseMemory } from './faults.mjs';
@@ -38,13 +38,19 @@ async function startFleet(replicas, ...flags) {
 }
 
 describe('a fleet of replicas', () => {
-  let one;
+  const shards = ['--max-tensor-parallel-size', '2'];  // decides the order of sums
   let wanted;
+  let wantedOfShards;
+  const answersOfOne = async (...flags) => {
+    const one = await startFleet(1, ...flags);
+    const all = await Promise.all(requests.map((body) => answer(one.url, body)));
+    assert.equal(await one.stop(), 0, one.log);
+    return all;
+  };
   before(async () => {
-    one = await startFleet(1);
-    wanted = await Promise.all(requests.map((body) => answer(one.url, body)));
+    wanted = await answersOfOne();
+    wantedOfShards = await answersOfOne(...shards);
   });
-  after(async () => assert.equal(await one.stop(), 0, one.log));
 
   for (const router of ['first-token', 'freeness', 'least-loaded', 'round-robin']) {
     it(`answers 32 streams with the tokens of one replica (${router})`, async () => {
@@ -93,10 +99,6 @@ describe('a fleet of replicas', () => {
 
   for (const by of ['shards', 'layers']) {
     it(`become one group by ${by} and part again while requests run, and no client notices`, async () => {
-      const shards = ['--max-tensor-parallel-size', '2'];  // decides the order of sums
-      const alone = await startFleet(1, ...shards);
-      const wanted = await Promise.all(requests.map((body) => answer(alone.url, body)));
-      assert.equal(await alone.stop(), 0, alone.log);
       const server = await startFleet(2, ...shards);
       const put = (groups) => fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups, by }) });
       const fleet = async () => (await fetch(`${server.admin}/admin/fleet`)).json();
@@ -120,10 +122,10 @@ describe('a fleet of replicas', () => {
           assert.equal((await put([['0'], ['1']])).status, 202);
           await settled(2);
         }
-        assert.deepEqual(await answers, wanted);
+        assert.deepEqual(await answers, wantedOfShards);
         await put([['0', '1']]);
         await settled(1);
-        assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
+        assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wantedOfShards);
         const { groups: [group], history } = await fleet();
         assert.ok(group.bubble_share < 1, JSON.stringify(group));
         assert.ok(by === 'layers' ? group.bubble_share > 0 : group.bubble_share >= 0, JSON.stringify(group));
@@ -152,11 +154,7 @@ describe('a fleet of replicas', () => {
   };
   for (const [what, { by, why, fail }] of Object.entries(failures)) {
     it(`goes on without a device that ${what}`, async (t) => {
-      const shards = ['--max-tensor-parallel-size', '2', '--threads', '1'];
-      const alone = await startFleet(1, ...shards);
-      const wanted = await Promise.all(requests.map((body) => answer(alone.url, body)));
-      assert.equal(await alone.stop(), 0, alone.log);
-      const server = await startFleet(2, ...shards, '--device-timeout', '8');
+      const server = await startFleet(2, ...shards, '--threads', '1', '--device-timeout', '8');
       const fleet = async () => (await fetch(`${server.admin}/admin/fleet`, { signal: AbortSignal.timeout(4_000) })).json();
       let failing;
       try {
@@ -169,7 +167,7 @@ describe('a fleet of replicas', () => {
         const answers = (async () => {
           for (let last = false; !last;) {
             last = injected;
-            assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
+            assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wantedOfShards);
           }
         })();
         answers.catch(() => {});  // so that a failure below is what the test reports
@@ -185,7 +183,7 @@ describe('a fleet of replicas', () => {
         assert.match(server.log, new RegExp(`replica ${failed[0].replica} is out of service: it ${why}`));
         assert.equal((await server.metrics()).get('protean:replicas_out_of_service{model_name="builtin"}'), 1);
         await failing?.goOn();
-        assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wanted);
+        assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wantedOfShards);
       } finally {
         await failing?.goOn();
         assert.equal(await server.stop(), 0, server.log);

@@ -16,7 +16,12 @@ const groups = {
   'PP 2': ['--pipeline-parallel-size', '2'],
   'PP 3, uneven': ['--stages', '3,9,4'],
   'TP 2 x PP 2': ['--tensor-parallel-size', '2', '--pipeline-parallel-size', '2', '--threads', '1'],
+  'TP 4': ['--tensor-parallel-size', '4', '--threads', '1'],
+  'PP 4': ['--pipeline-parallel-size', '4', '--threads', '1'],
+  'two replicas': ['--data-parallel-size', '2', '--threads', '1'],
 };
+
+const some = (...names) => names.map((name) => [name, groups[name]]);
 
 // Short and long prompts, shared beginnings, greedy and seeded draws, log-probabilities, structured output.
 function requests(count) {
@@ -66,11 +71,15 @@ const small = ['--kv-cache-memory', '6MiB', '--max-num-batched-tokens', '128', '
 
 describe('groups of devices', () => {
   const all = requests(Number(process.env.GROUP_REQUESTS ?? 40));
-  for (const dtype of [['--dtype', 'bf16'], ['--dtype', 'w8a8', '--kv-cache-dtype', 'int8']]) {
+  // Each division is tried with one of the precisions, and each precision with shards and with stages.
+  for (const [dtype, divisions] of [
+    [['--dtype', 'bf16'], some('TP 2', 'PP 3, uneven')],
+    [['--dtype', 'w8a8', '--kv-cache-dtype', 'int8'], some('PP 2', 'TP 2 x PP 2')],
+  ]) {
     it(`answer like one device: ${dtype.join(' ')}`, async () => {
       const flags = [...dtype, ...shards, ...small];
       const expected = await withServer(flags, (server) => answers(server, all));
-      for (const [name, division] of Object.entries(groups)) {
+      for (const [name, division] of divisions) {
         await withServer([...flags, ...division], async (server) => {
           assert.deepEqual(await answers(server, all), expected, name);
           assert.equal((await server.idleMetrics()).get('vllm:kv_cache_usage_perc'), 0, name);
@@ -80,35 +89,33 @@ describe('groups of devices', () => {
   }
 
   // A thread each, where the one device has two.
-  for (const dtype of [['--dtype', 'w8'], ['--dtype', 'w4', '--kv-cache-dtype', 'int8']]) {
+  for (const [dtype, divisions] of [
+    [['--dtype', 'w8'], some('TP 4', 'two replicas')],
+    [['--dtype', 'w4', '--kv-cache-dtype', 'int8'], some('PP 4')],
+  ]) {
     it(`of four devices and of two replicas answer like one device: ${dtype.join(' ')}`, async () => {
       const flags = [...dtype, '--max-tensor-parallel-size', '4', ...small];
-      const some = all.slice(0, 12);
-      const expected = await withServer([...flags, '--threads', '2'], (server) => answers(server, some));
-      for (const [name, division] of Object.entries({
-        'TP 4': ['--tensor-parallel-size', '4'],
-        'PP 4': ['--pipeline-parallel-size', '4'],
-        'two replicas': ['--data-parallel-size', '2'],
-      })) {
-        await withServer([...flags, ...division, '--threads', '1'], async (server) => {
-          assert.deepEqual(await answers(server, some), expected, name);
+      const few = all.slice(0, 12);
+      const expected = await withServer([...flags, '--threads', '2'], (server) => answers(server, few));
+      for (const [name, division] of divisions) {
+        await withServer([...flags, ...division], async (server) => {
+          assert.deepEqual(await answers(server, few), expected, name);
         });
       }
     });
   }
 
-  for (const kind of [{ family: 'qwen2', kvHeads: 4 }, { family: 'qwen3', kvHeads: 4, tied: true }]) {
+  for (const [kind, divisions] of [
+    [{ family: 'qwen2', kvHeads: 4 }, some('TP 4', 'PP 4')],
+    [{ family: 'qwen3', kvHeads: 4, tied: true }, some('TP 2 x PP 2')],
+  ]) {
     it(`answer like one device: ${kind.family}, ${kind.tied ? 'tied' : 'separate'} embeddings`, async () => {
       const folder = mkdtempSync(join(tmpdir(), 'protean-family-'));
       try {
         const path = writeRandomModel(join(folder, kind.family), 4, () => undefined, kind);
-        const flags = ['--max-tensor-parallel-size', '4', '--kv-cache-memory', '1536KiB', '--max-model-len', '700', '--threads', '1'];
+        const flags = ['--max-tensor-parallel-size', '4', '--kv-cache-memory', '1536KiB', '--max-model-len', '700'];
         const expected = await withServer(flags, (server) => answers(server, all), path);
-        for (const [name, division] of Object.entries({
-          'TP 2 x PP 2': ['--tensor-parallel-size', '2', '--pipeline-parallel-size', '2'],
-          'TP 4': ['--tensor-parallel-size', '4'],
-          'PP 4': ['--pipeline-parallel-size', '4'],
-        })) {
+        for (const [name, division] of divisions) {
           await withServer([...flags, ...division], async (server) => assert.deepEqual(await answers(server, all), expected, name), path);
         }
       } finally {
@@ -118,7 +125,7 @@ describe('groups of devices', () => {
   }
 
   it('morph while they answer, and report who holds what', async () => {
-    for (const [name, division] of Object.entries(groups)) {
+    for (const [name, division] of some('TP 2 x PP 2', 'PP 3, uneven')) {
       const flags = ['--dtype', 'bf16', ...shards, ...division, '--device-memory', '160MiB', '--admin-port', '0'];
       await withServer(flags, async (server) => {
         const admin = await operatorsOf(server);

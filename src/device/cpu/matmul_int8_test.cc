@@ -32,12 +32,12 @@ struct CodedWeights {
   }
 };
 
-std::string name_of(const WeightFormat& format) {
+std::string format_name(const WeightFormat& format) {
   return std::to_string(format.bits()) + " bits by " + std::to_string(format.input_bits) +
          ", group " + std::to_string(format.group) + (format.symmetric ? ", symmetric" : "");
 }
 
-std::vector<WeightFormat> every_format() {
+std::vector<WeightFormat> int8_formats() {
   std::vector<WeightFormat> formats;
   for (const auto& [kind, input_bits] :
        {std::pair(WeightKind::kW8, 8), {WeightKind::kW8, 7}, {WeightKind::kW4, 8}}) {
@@ -114,9 +114,9 @@ class Int8Matmul : public EveryTarget {
       for (std::size_t i = 0; i < out.size(); ++i) {
         if (std::memcmp(&out[i], &same[i], sizeof(float)) != 0 &&
             !(std::isnan(out[i]) && std::isnan(same[i]))) {
-          ADD_FAILURE() << name_of(weights.format) << " of " << weights.inputs << " inputs, isa "
-                        << static_cast<int>(isa) << " at " << i << ": " << same[i] << ", not "
-                        << out[i];
+          ADD_FAILURE() << format_name(weights.format) << " of " << weights.inputs
+                        << " inputs, isa " << static_cast<int>(isa) << " at " << i << ": "
+                        << same[i] << ", not " << out[i];
           return out;
         }
       }
@@ -133,7 +133,7 @@ TEST_P(Int8Matmul, AgreesWithItsDefinition) {
   const Size sizes[] = {{1, 1, 1},    {2, 3, 5},     {1, 64, 129},  {5, 7, 33},    {7, 1030, 31},
                         {13, 64, 96}, {26, 300, 70}, {250, 17, 40}, {2, 129, 300}, {3, 4200, 33}};
   Team team(2);
-  for (const WeightFormat& format : every_format()) {
+  for (const WeightFormat& format : int8_formats()) {
     for (const auto& [m, inputs, outputs] : sizes) {
       const CodedWeights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_floats(m * inputs);
@@ -164,7 +164,7 @@ TEST_P(Int8Matmul, AgreesWithItsDefinition) {
             size += std::abs(product) + std::abs(offset);
           }
           ASSERT_NEAR(out[r * outputs + o], sum, size * 1e-6)
-              << name_of(format) << " " << m << "x" << inputs << "x" << outputs << " row " << r
+              << format_name(format) << " " << m << "x" << inputs << "x" << outputs << " row " << r
               << " output " << o;
         }
       }
@@ -187,7 +187,7 @@ int most_code(const WeightFormat& format, std::int64_t input, bool negative) {
 // With the largest codes and activations of both signs, no intermediate sum overflows.
 TEST_P(Int8Matmul, DoesNotOverflow) {
   Team team(1);
-  for (const WeightFormat& format : every_format()) {
+  for (const WeightFormat& format : int8_formats()) {
     const float largest = format.input_bits == 7 ? 63 : 127;
     for (const bool negative : {false, true}) {
       const std::int64_t inputs = 256, outputs = 40;
@@ -214,7 +214,8 @@ TEST_P(Int8Matmul, DoesNotOverflow) {
           const std::vector<float> x(static_cast<std::size_t>(m * inputs), sign * largest);
           const std::vector<float> out = product(team, x, weights.packed);
           for (std::int64_t r = 0; r < m; ++r) {
-            ASSERT_EQ(out[r * outputs], sign * largest * sum) << name_of(format) << " rows " << m;
+            ASSERT_EQ(out[r * outputs], sign * largest * sum)
+                << format_name(format) << " rows " << m;
           }
         }
       }
@@ -224,7 +225,7 @@ TEST_P(Int8Matmul, DoesNotOverflow) {
 
 TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
   constexpr std::int64_t kRows = 280;  // more than the rows of one task
-  for (const WeightFormat& format : every_format()) {
+  for (const WeightFormat& format : int8_formats()) {
     for (const auto& [inputs, outputs] : {std::pair{300, 100}, {1100, 64}, {33, 31}}) {
       const CodedWeights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_floats(kRows * inputs);
@@ -243,7 +244,7 @@ TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
             product(team, std::span(x).subspan(first * inputs, m * inputs), weights.packed);
         ASSERT_EQ(
             std::memcmp(out.data(), alone.data() + first * outputs, out.size() * sizeof(float)), 0)
-            << name_of(format) << " m " << m << " inputs " << inputs;
+            << format_name(format) << " m " << m << " inputs " << inputs;
       }
     }
   }
@@ -251,7 +252,7 @@ TEST_P(Int8Matmul, GivesARowTheSameBitsInAnyBatch) {
 
 TEST_P(Int8Matmul, HandlesZeroTinyAndNonFiniteInputs) {
   Team team(1);
-  for (const WeightFormat& format : every_format()) {
+  for (const WeightFormat& format : int8_formats()) {
     const CodedWeights weights = random_weights(format, 33, 200);
     std::vector<float> x(3 * 200, 0.0f);
     x[200 + 5] = std::numeric_limits<float>::infinity();
@@ -259,7 +260,7 @@ TEST_P(Int8Matmul, HandlesZeroTinyAndNonFiniteInputs) {
     const std::vector<float> out = product(team, x, weights.packed);
     for (int o = 0; o < 33; ++o) {
       EXPECT_EQ(out[o], 0.0f);
-      EXPECT_TRUE(std::isnan(out[33 + o]) && std::isnan(out[66 + o])) << name_of(format);
+      EXPECT_TRUE(std::isnan(out[33 + o]) && std::isnan(out[66 + o])) << format_name(format);
     }
     // Inputs so small that their scale has no inverse become 0, not infinite.
     std::fill(x.begin(), x.end(), std::numeric_limits<float>::denorm_min());
@@ -272,7 +273,7 @@ TEST_P(Int8Matmul, HandlesZeroTinyAndNonFiniteInputs) {
 // Tries all numbers of rows up to more than a pass of tiles has, incomplete chunks and parts, and
 // accumulation.
 TEST_P(Int8Matmul, TilesGiveTheSameBitsAsVectors) {
-  for (const WeightFormat& format : every_format()) {
+  for (const WeightFormat& format : int8_formats()) {
     for (const auto& [inputs, outputs, most] :
          {std::tuple{200, 70, 130}, {33, 33, 70}, {2400, 97, 20}, {4416, 64, 17}}) {
       const CodedWeights weights = random_weights(format, outputs, inputs);
@@ -293,7 +294,7 @@ TEST_P(Int8Matmul, TilesGiveTheSameBitsAsVectors) {
 // several runs, and blocks of all sizes.
 TEST_P(Int8Matmul, NormsWhileReadingGiveTheSameRows) {
   Team team(2);
-  for (const WeightFormat& format : every_format()) {
+  for (const WeightFormat& format : int8_formats()) {
     for (const auto& [m, inputs] : {std::pair{1, 40}, {5, 1024}, {13, 1100}, {30, 2081}}) {
       const CodedWeights weights = random_weights(format, 40, inputs);
       const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
@@ -306,7 +307,7 @@ TEST_P(Int8Matmul, NormsWhileReadingGiveTheSameRows) {
         }
         EXPECT_EQ(product(team, {.x = x, .norm = {norm, 1e-5f}}, weights.packed, {}, isa),
                   product(team, {.x = normed}, weights.packed, {}, isa))
-            << name_of(format) << " norm of " << inputs;
+            << format_name(format) << " norm of " << inputs;
       }
     }
   }
@@ -316,7 +317,7 @@ TEST_P(Int8Matmul, NormsWhileReadingGiveTheSameRows) {
 // parts, and groups and blocks of all sizes.
 TEST_P(Int8Matmul, GatedTasksEqualSeparatePasses) {
   const std::int64_t inputs = 70, outputs = 40;
-  for (const WeightFormat& format : every_format()) {
+  for (const WeightFormat& format : int8_formats()) {
     if (format.symmetric != (format.group == 64)) {
       continue;  // tries every kind, group and symmetry, but not all combinations
     }
@@ -343,11 +344,11 @@ TEST_P(Int8Matmul, GatedTasksEqualSeparatePasses) {
         const Int8Rows rows = quantize_rows(team, {.x = x}, gate.packed, memory, isa);
         const auto gated =
             matmul_gated(team, rows, {&gate.packed, &up.packed, &down.packed, activation}, made);
-        ASSERT_TRUE(gated.has_value()) << name_of(format) << " rows " << m;
+        ASSERT_TRUE(gated.has_value()) << format_name(format) << " rows " << m;
         std::vector<float> out(static_cast<std::size_t>(m * outputs));
         matmul(team, *gated, down.packed, out);
         EXPECT_EQ(out, product(team, {.x = of_gate}, down.packed, {}, isa))
-            << name_of(format) << " rows " << m << ", isa " << static_cast<int>(isa);
+            << format_name(format) << " rows " << m << ", isa " << static_cast<int>(isa);
       }
     }
   }
@@ -404,14 +405,14 @@ TEST_P(Int8Matmul, AmxAgreesWithItsEmulation) {
     GTEST_SKIP() << "this processor has no AMX";
   }
   Team team(2);
-  for (const WeightFormat& format : every_format()) {
+  for (const WeightFormat& format : int8_formats()) {
     for (const auto& [m, inputs, outputs] :
          {std::tuple{1, 1, 1}, {40, 4200, 64}, {300, 300, 200}}) {
       const CodedWeights weights = random_weights(format, outputs, inputs);
       const std::vector<float> x = random_floats(std::int64_t{m} * inputs);
       EXPECT_EQ(product(team, {.x = x}, weights.packed, {}, MatmulIsa::kAmx),
                 product(team, {.x = x}, weights.packed, {}, MatmulIsa::kEmulatedAmx))
-          << name_of(format) << " " << m << "x" << inputs << "x" << outputs;
+          << format_name(format) << " " << m << "x" << inputs << "x" << outputs;
     }
   }
 }

@@ -13,7 +13,7 @@ namespace protean::cpu {
 namespace {
 
 constexpr std::int64_t kPageBytes = 4 * kKiB;
-constexpr std::int64_t kHugePageBytes = 2 * kMiB;
+constexpr std::int64_t kLargeBlockBytes = 2 * kMiB;
 
 std::byte* align_up(std::byte* address, std::int64_t alignment) {
   const auto value = reinterpret_cast<std::uintptr_t>(address);
@@ -31,7 +31,7 @@ void unmap(std::byte* begin, std::byte* end) {
 }  // namespace
 
 Result<Region> Region::map(std::int64_t bytes) {
-  if (bytes < 0 || bytes > INT64_MAX - 2 * kHugePageBytes) {
+  if (bytes < 0 || bytes > INT64_MAX - 2 * kLargeBlockBytes) {
     return make_error(ErrorCode::kInvalidArgument, "cannot map a memory region of {} bytes", bytes);
   }
   Region region;
@@ -39,7 +39,7 @@ Result<Region> Region::map(std::int64_t bytes) {
     return region;
   }
   // Huge pages need their own alignment: maps more than asked and unmaps both ends.
-  const std::int64_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
+  const std::int64_t slack = bytes >= kLargeBlockBytes ? kLargeBlockBytes : 0;
   const std::int64_t mapped = round_up(bytes, kPageBytes) + slack;
   void* address = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -50,7 +50,7 @@ Result<Region> Region::map(std::int64_t bytes) {
                       format_bytes(bytes), std::strerror(reason));
   }
   auto* begin = static_cast<std::byte*>(address);
-  region.data_ = slack > 0 ? align_up(begin, kHugePageBytes) : begin;
+  region.data_ = slack > 0 ? align_up(begin, kLargeBlockBytes) : begin;
   region.bytes_ = bytes;
   unmap(begin, region.data_);
   unmap(region.data_ + (mapped - slack), begin + mapped);

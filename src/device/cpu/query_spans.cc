@@ -7,7 +7,7 @@
 namespace protean::cpu {
 namespace {
 
-constexpr int kPartsPerThread = 4;  // enough to balance the threads
+constexpr int kSpansPerThread = 4;  // enough to balance the threads
 
 // Returns the segments that a row sees.
 int segments_of_row(const AttentionCall& call, const AttentionSlice& slice) {
@@ -27,7 +27,7 @@ int heads_of_row(const AttentionCall& call, std::int64_t rows, std::int64_t thre
   const std::int64_t least_runs = ceil_div<std::int64_t>(layer.kv_heads, most);
   const std::int64_t runs = rows <= 1
                                 ? round_up(least_runs, threads)
-                                : std::max(least_runs, ceil_div(kPartsPerThread * threads, rows));
+                                : std::max(least_runs, ceil_div(kSpansPerThread * threads, rows));
   return static_cast<int>(ceil_div<std::int64_t>(layer.kv_heads, runs));
 }
 
@@ -72,7 +72,7 @@ int row_segments_of_task(const AttentionCall& call, const std::vector<QuerySpan>
 bool balanced(const AttentionCall& call, const std::vector<QuerySpan>& spans, int threads) {
   const bool one_row = !spans.empty() && spans.front().slice == spans.back().slice &&
                        call.by_row(*spans.front().slice);
-  return threads == 1 || std::ssize(spans) >= kPartsPerThread * threads ||
+  return threads == 1 || std::ssize(spans) >= kSpansPerThread * threads ||
          (one_row && std::ssize(spans) % threads == 0);
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 // About 10 to 50 us: longer than the gap between two kernels of a step, but short enough not to
 // take a shared core from a thread that has work.
-constexpr int kSpins = 1000;
+constexpr int kSpinsBeforeSleep = 1000;
 constexpr std::uint64_t kLeftBits = 32;
 constexpr std::uint64_t kLeftMask = (std::uint64_t{1} << kLeftBits) - 1;
 
@@ -70,7 +70,7 @@ struct Team::State {
   // Returns false if the team is being destroyed.
   bool wait_for_batch_after(std::uint64_t seen) {
     const auto ready = [&] { return generation() != seen || stopping.load(); };
-    for (int spin = 0; spin < kSpins && !ready(); ++spin) {
+    for (int spin = 0; spin < kSpinsBeforeSleep && !ready(); ++spin) {
       hwy::Pause();
     }
     if (!ready()) {
@@ -110,7 +110,7 @@ struct Team::State {
 
   void wait_until_done(std::int64_t count) {
     const auto ready = [&] { return done.load() == count; };
-    for (int spin = 0; spin < kSpins && !ready(); ++spin) {
+    for (int spin = 0; spin < kSpinsBeforeSleep && !ready(); ++spin) {
       hwy::Pause();
     }
     if (!ready()) {

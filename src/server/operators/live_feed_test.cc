@@ -18,7 +18,7 @@ namespace json = boost::json;
 
 using Events = std::vector<std::pair<std::string, json::value>>;
 
-Events events_of(GrowingAnswer& stream) {
+Events feed_events(GrowingAnswer& stream) {
   Events events;
   std::istringstream text(stream.take_events());
   for (std::string name, data; std::getline(text, name) && std::getline(text, data);) {
@@ -64,26 +64,26 @@ struct LiveFeedTest : testing::Test {
 
 TEST_F(LiveFeedTest, TellsAllOnceAndThenOnlyWhatChanges) {
   const auto stream = feed.watch(0, false);
-  const Events hello = events_of(*stream);
+  const Events hello = feed_events(*stream);
   ASSERT_EQ(hello.size(), 1U);
   EXPECT_EQ(hello[0].first, "hello");
   EXPECT_EQ(hello[0].second.at_pointer("/state/form/text"), "bf16");
   EXPECT_EQ(hello[0].second.at_pointer("/now"), 1000.0);
   feed.state({{"form", {{"text", "bf16"}, {"kv_blocks", 10}}}}, 1);
-  EXPECT_TRUE(events_of(*stream).empty()) << "nothing has changed";
+  EXPECT_TRUE(feed_events(*stream).empty()) << "nothing has changed";
 
   lower(2);
-  const Events changes = events_of(*stream);
+  const Events changes = feed_events(*stream);
   ASSERT_EQ(changes.size(), 1U);
   EXPECT_EQ(changes[0].first, "state");
   EXPECT_EQ(changes[0].second, json::parse(R"({"form":{"text":"mixed"}})"));
   feed.state({}, 3);
-  EXPECT_EQ(events_of(*stream).at(0).second, json::parse(R"({"form":null})"));
+  EXPECT_EQ(feed_events(*stream).at(0).second, json::parse(R"({"form":null})"));
 }
 
 TEST_F(LiveFeedTest, TellsEachMorphStepWhenItIsNewAndWhenItChanges) {
   const auto stream = feed.watch(0, false);
-  events_of(*stream);
+  feed_events(*stream);
   const auto told = [&](std::vector<MorphRecord> records) {
     MorphHistory history = *status.history;
     for (MorphRecord& record : records) {
@@ -92,7 +92,7 @@ TEST_F(LiveFeedTest, TellsEachMorphStepWhenItIsNewAndWhenItChanges) {
     }
     status.history = std::make_shared<const MorphHistory>(history);
     feed.form(kFirst, status, 5 * kNsPerS);
-    return events_of(*stream);
+    return feed_events(*stream);
   };
   const MorphRecord first{.id = 1, .step = ResizeKv{5}, .reason = "asked for", .asked_ns = kNsPerS};
   const MorphRecord second{
@@ -114,15 +114,15 @@ TEST_F(LiveFeedTest, TellsEachMorphStepWhenItIsNewAndWhenItChanges) {
 
 TEST_F(LiveFeedTest, ClosesSlotsAsTimePassesAndIsSilentWhileNothingRuns) {
   const auto stream = feed.watch(0, false);
-  events_of(*stream);
+  feed_events(*stream);
   EXPECT_FALSE(feed.due_ns());
   step(kNsPerMs, 3, 8);
   feed.first_token(20 * kNsPerMs, kNsPerMs);
   step(2 * kNsPerMs, 1, 4);
-  EXPECT_TRUE(events_of(*stream).empty());
+  EXPECT_TRUE(feed_events(*stream).empty());
   ASSERT_EQ(feed.due_ns(), kNsPerS / 2);
   feed.pass(kNsPerS / 2);
-  const Events closed = events_of(*stream);
+  const Events closed = feed_events(*stream);
   ASSERT_EQ(closed.size(), 1U);
   EXPECT_EQ(closed[0].second.at_pointer("/range"), "minute");
   EXPECT_EQ(closed[0].second.at_pointer("/point/running"), 3) << "the most at once";
@@ -131,13 +131,13 @@ TEST_F(LiveFeedTest, ClosesSlotsAsTimePassesAndIsSilentWhileNothingRuns) {
   EXPECT_NEAR(closed[0].second.at_pointer("/point/ttft_s/1").to_number<double>(), 0.02, 0.002);
   EXPECT_FALSE(feed.due_ns());
   feed.pass(100 * kNsPerS);
-  EXPECT_TRUE(events_of(*stream).empty());
+  EXPECT_TRUE(feed_events(*stream).empty());
 
   lower(100 * kNsPerS);
-  events_of(*stream);
+  feed_events(*stream);
   step(100 * kNsPerS, 1, 8);
   feed.pass(101 * kNsPerS);
-  const Events points = events_of(*stream);
+  const Events points = feed_events(*stream);
   ASSERT_EQ(points.size(), 3U) << "and the slots of the hour and of all time that ended";
   EXPECT_EQ(points[0].second.at_pointer("/point/tokens/w4"), 1) << "an eighth of the layers";
   EXPECT_EQ(points[0].second.at_pointer("/point/tokens/bf16"), 7);
@@ -148,7 +148,7 @@ TEST_F(LiveFeedTest, ClosesSlotsAsTimePassesAndIsSilentWhileNothingRuns) {
 // The engine of a group has a history of its own, and the one before it goes on afterwards.
 TEST_F(LiveFeedTest, TellsAStepOnceAlthoughAnotherEngineServedMeanwhile) {
   const auto stream = feed.watch(0, false);
-  events_of(*stream);
+  feed_events(*stream);
   const auto step_of = [](std::uint64_t id) {
     return std::make_shared<const MorphRecord>(
         MorphRecord{.id = id, .step = ResizeKv{5}, .reason = "asked for", .asked_ns = kNsPerS});
@@ -159,8 +159,8 @@ TEST_F(LiveFeedTest, TellsAStepOnceAlthoughAnotherEngineServedMeanwhile) {
     status.history = history;
     feed.form(kFirst, status, 2 * kNsPerS);
   }
-  EXPECT_EQ(events_of(*stream).size(), 2U);
-  EXPECT_EQ(events_of(*feed.watch(0, true)).at(0).second.at("morphs").as_array().size(), 2U);
+  EXPECT_EQ(feed_events(*stream).size(), 2U);
+  EXPECT_EQ(feed_events(*feed.watch(0, true)).at(0).second.at("morphs").as_array().size(), 2U);
 }
 
 TEST(LiveFeed, CountsTokensOfEachReplicaAtItsOwnPrecision) {
@@ -172,9 +172,9 @@ TEST(LiveFeed, CountsTokensOfEachReplicaAtItsOwnPrecision) {
   feed.form(ReplicaId{1}, status, 0);
   const auto point_after = [&](TimeNs at_ns) {
     const auto stream = feed.watch(at_ns, false);
-    events_of(*stream);
+    feed_events(*stream);
     feed.pass(at_ns + kNsPerS);
-    return events_of(*stream).at(0).second.at("point");
+    return feed_events(*stream).at(0).second.at("point");
   };
   Observation first{.running = 2, .kv_blocks = 10, .output_tokens_total = 30};
   Observation second{.running = 3, .waiting = 1, .kv_blocks = 20, .output_tokens_total = 5};
@@ -202,11 +202,11 @@ TEST(LiveFeed, CountsTokensOfEachReplicaAtItsOwnPrecision) {
 
 TEST_F(LiveFeedTest, JoinsSlotsOfAllTimeInPairsSoThatTheyStayFew) {
   const auto stream = feed.watch(0, false);
-  events_of(*stream);
+  feed_events(*stream);
   bool told = false;
   for (int second = 0; second < 1000; ++second) {
     step(second * kNsPerS, second % 7, 1);
-    for (const auto& [name, data] : events_of(*stream)) {
+    for (const auto& [name, data] : feed_events(*stream)) {
       if (name == "range") {
         told = true;
         EXPECT_EQ(data.at_pointer("/range"), "all");
@@ -216,7 +216,7 @@ TEST_F(LiveFeedTest, JoinsSlotsOfAllTimeInPairsSoThatTheyStayFew) {
   }
   EXPECT_TRUE(told);
   const auto all =
-      events_of(*feed.watch(1000 * kNsPerS, true)).at(0).second.at_pointer("/ranges/all");
+      feed_events(*feed.watch(1000 * kNsPerS, true)).at(0).second.at_pointer("/ranges/all");
   EXPECT_EQ(all.at("step_s"), 4);
   double tokens = 0;
   for (const json::value& point : all.at("points").as_array()) {
@@ -236,7 +236,7 @@ TEST_F(LiveFeedTest, EndsStreamsAndForgetsWatchersThatLeft) {
   EXPECT_EQ(changes, 0);
   leaves.reset();
   feed.state({}, 2);
-  EXPECT_EQ(events_of(*stays).size(), 3U);
+  EXPECT_EQ(feed_events(*stays).size(), 3U);
   EXPECT_FALSE(stays->done());
   feed.end();
   EXPECT_TRUE(stays->done());

@@ -13,24 +13,25 @@ std::string body_with(std::string_view fields) {
   return R"({"input":"Hello",)" + std::string(fields) + "}";
 }
 
-DialectCall read(const std::string& text) {
+DialectCall read_response(const std::string& text) {
   return read_call(read_responses_call, text);
 }
-json::array messages(const std::string& text) {
-  return chat_of(read(text)).messages;
+json::array input_messages(const std::string& text) {
+  return chat_of(read_response(text)).messages;
 }
 json::object response(const std::string& text) {
   const ByteTokenizer tokenizer;
-  const auto writer = read(text).make_writer({.id = "resp_1"}, tokenizer);
+  const auto writer = read_response(text).make_writer({.id = "resp_1"}, tokenizer);
   return json::parse(writer->whole({{AnswerChoice{}}}, {})).as_object();
 }
 
 TEST(ResponsesCall, ReadsTheFieldsOfAllDialects) {
-  const GenerationCall call = read(body_with(R"("model":"tiny","temperature":0.5,"top_p":0.75,
+  const GenerationCall call =
+      read_response(body_with(R"("model":"tiny","temperature":0.5,"top_p":0.75,
       "max_output_tokens":9,"stream":true,"store":true,"truncation":"disabled","background":false,
       "stream_options":{"include_obfuscation":false},"include":["reasoning.encrypted_content"],
       "metadata":{"k":"v"},"conversation":null,"user":"u","service_tier":"auto")"))
-                                  .call;
+          .call;
   EXPECT_EQ(call.model, "tiny");
   EXPECT_EQ(call.sampling.temperature, 0.5F);
   EXPECT_EQ(call.sampling.top_p, 0.75F);
@@ -41,8 +42,8 @@ TEST(ResponsesCall, ReadsTheFieldsOfAllDialects) {
 }
 
 TEST(ResponsesCall, TurnsItemsIntoAChat) {
-  expect_json(messages(R"({"input":"Hi"})"), R"([{"role":"user","content":"Hi"}])");
-  expect_json(messages(R"({"instructions":"Be kind.","input":[
+  expect_json(input_messages(R"({"input":"Hi"})"), R"([{"role":"user","content":"Hi"}])");
+  expect_json(input_messages(R"({"instructions":"Be kind.","input":[
       {"role":"developer","content":"Be brief."},
       {"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
       {"type":"message","role":"user","content":"c"},
@@ -56,7 +57,7 @@ TEST(ResponsesCall, TurnsItemsIntoAChat) {
 }
 
 TEST(ResponsesCall, JoinsCallsToTheMessageBeforeThem) {
-  expect_json(messages(R"({"input":[{"role":"user","content":"What is it like?"},
+  expect_json(input_messages(R"({"input":[{"role":"user","content":"What is it like?"},
       {"role":"assistant","content":"Let me see."},
       {"type":"function_call","id":"fc_1","call_id":"c1","name":"see","arguments":"{\"at\":1}",
        "status":"completed"},
@@ -76,13 +77,13 @@ TEST(ResponsesCall, JoinsCallsToTheMessageBeforeThem) {
       {"role":"tool","tool_call_id":"c3","content":""}])");
 }
 
-constexpr std::string_view kTools = R"("tools":[{"type":"function","name":"see","strict":true,
+constexpr std::string_view kSeeTools = R"("tools":[{"type":"function","name":"see","strict":true,
     "description":"Looks.","parameters":{"type":"object","properties":{"at":{"type":"string"}}}},
     {"type":"function","name":"go","parameters":null,"strict":null}])";
 
 TEST(ResponsesCall, ReadsTools) {
   const auto tools = [](std::string_view choice) {
-    return read(body_with(std::string(kTools) + std::string(choice))).call.tools;
+    return read_response(body_with(std::string(kSeeTools) + std::string(choice))).call.tools;
   };
   const ToolFields offered = tools("");
   expect_json(offered.tools, R"([{"type":"function","function":{"name":"see",
@@ -102,7 +103,7 @@ TEST(ResponsesCall, ReadsTools) {
 
 TEST(ResponsesCall, ReadsTheTextsForm) {
   const auto format = [](std::string_view text) {
-    return read(body_with(R"("text":)" + std::string(text))).call.format;
+    return read_response(body_with(R"("text":)" + std::string(text))).call.format;
   };
   EXPECT_FALSE(format(R"({"format":{"type":"text"},"verbosity":"medium"})"));
   EXPECT_TRUE(format(R"({"format":{"type":"json_object"}})"));
@@ -114,15 +115,16 @@ TEST(ResponsesCall, ReadsTheTextsForm) {
 }
 
 TEST(ResponsesCall, ReadsWhatIsReportedOfTokens) {
-  EXPECT_TRUE(
-      read(body_with(R"("include":["message.output_text.logprobs"])")).call.report.logprobs);
-  const ReportFields top = read(body_with(R"("top_logprobs":3)")).call.report;
+  EXPECT_TRUE(read_response(body_with(R"("include":["message.output_text.logprobs"])"))
+                  .call.report.logprobs);
+  const ReportFields top = read_response(body_with(R"("top_logprobs":3)")).call.report;
   EXPECT_TRUE(top.logprobs);
   EXPECT_EQ(top.top_logprobs, 3);
 }
 
 TEST(ResponsesCall, PassesEffortToTheTemplate) {
-  const DialectCall call = read(body_with(R"("reasoning":{"effort":"high","summary":"auto"})"));
+  const DialectCall call =
+      read_response(body_with(R"("reasoning":{"effort":"high","summary":"auto"})"));
   EXPECT_EQ(chat_of(call).template_kwargs.at("reasoning_effort"), "high");
 }
 
@@ -214,7 +216,7 @@ TEST(ResponsesCall, NamesThePathOfABadField) {
 
 TEST(ResponsesCall, NamesThePathOfABadTool) {
   const auto choice = [](std::string_view text) {
-    return body_with(std::string(kTools) + R"(,"tool_choice":)" + std::string(text));
+    return body_with(std::string(kSeeTools) + R"(,"tool_choice":)" + std::string(text));
   };
   const Refusal table[] = {
       {body_with(R"("tools":"see")"), "tools", "a string"},
@@ -231,7 +233,7 @@ TEST(ResponsesCall, NamesThePathOfABadTool) {
       {choice(R"({"type":"function"})"), "tool_choice.name", "required"},
       {choice(R"({"type":"function","name":"fly"})"), "tool_choice.name", "\"fly\""},
       {body_with(R"("tool_choice":"required")"), "tool_choice", "no tools"},
-      {body_with(std::string(kTools) +
+      {body_with(std::string(kSeeTools) +
                  R"(,"tool_choice":"required","text":{"format":{"type":"json_object"}})"),
        "text.format", "excludes"},
   };
