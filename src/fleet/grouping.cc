@@ -218,14 +218,27 @@ Status Grouping::check_wish(const GroupWish& wish) const {
   return {};
 }
 
-// Returns the groups that the wish asks for, and those it does not touch.
-std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish) const {
+// Returns how the group of exactly these replicas divides the model; it may be within another one.
+std::optional<GroupBy> Grouping::divides_by(const Replicas& replicas) const {
+  const std::vector<Group>& nested = groups_[index(replicas.front())];
+  for (std::size_t depth = 1; depth <= nested.size(); ++depth) {
+    if (replicas_in(groups_, replicas.front(), depth) == replicas) {
+      return nested[depth - 1].by;
+    }
+  }
+  return std::nullopt;
+}
+
+// Returns the groups that the wish asks for, and those it does not touch. Unless an operator asks,
+// groups that there are within others stay as they are when these part.
+std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish, bool insists) const {
   std::vector<Wanted> wanted;
   Replicas named;
   for (Replicas group : wish.groups) {
     std::sort(group.begin(), group.end());
     named.insert(named.end(), group.begin(), group.end());
-    wanted.push_back({std::move(group), wish.by});
+    const GroupBy by = insists ? wish.by : divides_by(group).value_or(wish.by);
+    wanted.push_back({std::move(group), by});
   }
   for (const Wanted& before : wanted_) {
     if (!overlap(before.replicas, named)) {
@@ -246,7 +259,7 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   if (Status valid = check_wish(wish); !valid.ok()) {
     return valid.error();
   }
-  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish));
+  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, insists));
   Shapes ahead = shapes();
   std::vector<Regroup> changes;
   if (running_) {

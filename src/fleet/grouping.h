@@ -131,7 +131,8 @@ class Grouping {
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   Status check_gain(const Shape& shape) const;
   Status check_wish(const GroupWish& wish) const;
-  std::vector<Wanted> wanted_after(const GroupWish& wish) const;
+  std::optional<GroupBy> divides_by(const Replicas& replicas) const;
+  std::vector<Wanted> wanted_after(const GroupWish& wish, bool insists) const;
   void keep_groups();
   bool wanted_together() const;
   void begin(const Change& change, TimeNs now_ns);
