@@ -60,12 +60,16 @@ class PackedWeights {
   std::map<std::pair<Component, int>, std::vector<std::byte>> packed_;
 };
 
+// How replicas move KV, see WorkerOptions.
+struct Moves {
+  bool early = false;
+  double background_share = 1;
+};
+
 // Joined replicas that hold whole copies and have computed their sequences' prompts.
-// `moves_kv_early`: see WorkerOptions.
 class JoinedReplicas {
  public:
-  JoinedReplicas(const ModelSpec& spec, int homes, PackedWeights& weights,
-                 bool moves_kv_early = false)
+  JoinedReplicas(const ModelSpec& spec, int homes, PackedWeights& weights, Moves moves = {})
       : spec_(spec), homes_(homes) {
     const std::shared_ptr<Fabric> fabric = *Fabric::create(
         {.devices = homes, .rows = homes * kContext, .hidden = spec.hidden, .steps_in_flight = 2});
@@ -86,8 +90,8 @@ class JoinedReplicas {
            .pages = PageBudget{page_bytes, form_pages(spec, form, page_bytes) + spare},
            .read_component = [&weights](const ComponentVariant& which, std::span<std::byte> memory,
                                         const Pace&) { return weights.read(which, memory); },
-           .background_share = 1,
-           .moves_kv_early = moves_kv_early},
+           .background_share = moves.background_share,
+           .moves_kv_early = moves.early},
           weights.checkpoint(), {}, [this](StepResult result) { answers_.push(std::move(result)); },
           {.ready = [this](MorphReady ready) { answers_.push(std::move(ready)); },
            .done = [this](MorphDone done) { answers_.push(done); }}));

@@ -412,7 +412,9 @@ void CpuWorker::commit(MorphId id) {
     } else {
       Form& form = group().formation.form;
       form = after(std::move(form), step);
-      passed_.all = number_ + 1;  // it has no number, so it ends when the next one does that has
+      if (std::holds_alternative<ResizeKv>(step)) {
+        passed_.all = number_ + 1;  // it has no number, so it ends when the next one does that has
+      }
       for (const int device : devices) {
         group().devices[static_cast<std::size_t>(device)]->push(id);
       }

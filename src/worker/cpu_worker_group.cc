@@ -167,9 +167,8 @@ void CpuWorker::commit_hold(MorphId id, const HoldShards& step) {
   }
 }
 
-// Gives each device its share of a layer's KV to move. No device of another group reads this KV:
-// copies to others have ended before homes join or divide, or were called off, which those changes
-// wait for.
+// Gives each device its share of a layer's KV to move. Copies to other groups have ended before
+// homes join or divide. One that was called off may still read, but what it reads is not used.
 void CpuWorker::share_moves(GroupChange::Hold& hold, const Formation& after) {
   const int layer = hold.step.layer;
   cpu::GroupProgress& progress = fabric_->progress();
@@ -178,6 +177,7 @@ void CpuWorker::share_moves(GroupChange::Hold& hold, const Formation& after) {
       return progress.has_come(device, moment) && !progress.failed(device);
     });
   };
+  const auto change = std::make_shared<const std::pair<Formation, Formation>>(hold.before, after);
   for (int device = 0; device < static_cast<int>(hold.stores.size()); ++device) {
     const auto index = static_cast<std::size_t>(device);
     const int shards =
@@ -185,7 +185,7 @@ void CpuWorker::share_moves(GroupChange::Hold& hold, const Formation& after) {
                  hold.step.runs[index].count);
     const cpu::KvLayer& slots = hold.stores[index]->layers()[static_cast<std::size_t>(layer)];
     hold.shares.push_back(std::make_unique<KvShare>(
-        kv_move(hold.before, after, layer, device),
+        [change, layer, device] { return kv_move(change->first, change->second, layer, device); },
         KvMoveScene{
             .layer = layer,
             .stores = hold.stores,

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <initializer_list>
 #include <memory>
+#include <numeric>
 #include <semaphore>
 #include <thread>
 #include <utility>
@@ -71,13 +74,19 @@ struct FailingScene {
   FailingScene() : scene({.name = "bf16"}, 2, 2) {}
 
   CpuWorker& leader() { return scene.worker(0); }
-  void commit(const HoldShards& step) {
+  void prepare(const HoldShards& step) {
     const MorphId id{++last_id};
     leader().prepare(id, step);
     const MorphReady ready = scene.ears[0]->ready(id.value);
     ASSERT_FALSE(ready.failure) << ready.failure->message;
-    leader().keep({{0, 1, 2}, {0, 1, 2}});
-    leader().commit(id);
+  }
+  void commit_prepared() {
+    leader().keep({live, live});
+    leader().commit(MorphId{last_id});
+  }
+  void commit(const HoldShards& step) {
+    prepare(step);
+    commit_prepared();
   }
   void drop(const HoldShards& step) {
     commit(step);
@@ -109,7 +118,12 @@ struct FailingScene {
   }
   // Starts a step in which the device that draws hangs, and one after it. Returns that device.
   int hang(const std::shared_ptr<Hanging>& constraint, std::size_t homes, std::size_t home) {
-    for (const bool first : {true, false}) {
+    return hang_in(constraint, homes, home, {true, false});
+  }
+  // The same with the steps that are listed: true for the one in which it hangs.
+  int hang_in(const std::shared_ptr<Hanging>& constraint, std::size_t homes, std::size_t home,
+              std::initializer_list<bool> steps) {
+    for (const bool first : steps) {
       JoinTalk talk = talk_of(0, join_spec());
       talk.blocks = {0, 1, 2};
       std::vector<StepPlan> plans(homes);
@@ -157,6 +171,7 @@ struct FailingScene {
   }
 
   JoinScene scene;
+  std::vector<BlockId> live = {0, 1, 2};  // of each home, for commits
   std::uint64_t last_id = 0;
   std::uint64_t last_step = 0;
 };
@@ -179,6 +194,39 @@ TEST(DeviceFailure, TheOtherDeviceFetchesWhatItDropped) {
       failing.part(steps, moment + 1);
       EXPECT_EQ(failing.drawn_by(1 - victim), right);
       constraint->goes_on.release();
+    }
+  }
+}
+
+// The device hangs while it draws, when all layers are attended. The KV of one begins to move, and
+// then the device is given up: its background thread, if it is not busy, may be in a chunk.
+TEST(DeviceFailure, ADeviceFailsOnceKvHasBegunToMove) {
+  const std::vector<float> right = FailingScene().drawn_by(0);
+  for (const bool by_layers : {false, true}) {
+    const std::vector<HoldShards> steps = drops(by_layers);
+    for (const bool occupied : {false, true}) {
+      SCOPED_TRACE(occupied);
+      const auto constraint = std::make_shared<Hanging>();
+      const auto busy = std::make_shared<Hanging>();
+      FailingScene failing;
+      const LetGo at_end{{constraint, busy}};
+      failing.live.resize(kJoinBlocks);
+      std::iota(failing.live.begin(), failing.live.end(), 0);
+      failing.join(steps, steps.size() - 1);
+      const int victim = failing.hang_in(constraint, 2, 0, {true});
+      failing.prepare(steps.back());
+      if (occupied && (!by_layers || victim == 0)) {  // by layers, device 1 alone moves KV
+        failing.occupy_background(victim, busy);
+      }
+      failing.commit_prepared();
+      for (int i = 0; i < 10000 && failing.leader().kv_bytes_moved_early() == 0; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      EXPECT_GT(failing.leader().kv_bytes_moved_early(), 0);
+      failing.scene.worker(victim).give_up();
+      failing.scene.ears[0]->done(failing.last_id);
+      failing.part(steps, steps.size());
+      EXPECT_EQ(failing.drawn_by(1 - victim), right);
     }
   }
 }

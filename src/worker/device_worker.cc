@@ -14,8 +14,10 @@
 namespace protean {
 namespace {
 
-constexpr std::chrono::seconds kToWakeUp(1);          // for a device that was given up
-constexpr std::chrono::microseconds kLookEvery(500);  // at KV that does not stand still yet
+constexpr std::chrono::seconds kToWakeUp(1);  // for a device that was given up
+// Between two looks at KV that does not stand still yet: from this, doubled until it stands still.
+constexpr std::chrono::microseconds kLookSoon(500);
+constexpr std::chrono::microseconds kLookAtLast(8000);
 
 // Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
 // and no swap waits for the kernel to provide pages.
@@ -284,6 +286,7 @@ void DeviceWorker::move_early_in_turn() {
   std::vector<std::shared_ptr<KvShare>> shares;
   {
     const std::lock_guard lock(early_.mutex);
+    early_.look_after = {};
     std::erase_if(early_.shares,
                   [this](const auto& share) { return given_up_ || !share->has_more(); });
     shares = early_.shares;
@@ -294,19 +297,21 @@ void DeviceWorker::move_early_in_turn() {
   bool moved = false;
   for (const auto& share : shares) {
     while (share->may_begin()) {
-      const std::optional<std::int64_t> bytes = share->run_early();
+      const std::optional<std::int64_t> bytes = share->run_one();
       if (!bytes) {
         break;
       }
       early_.bytes += *bytes;
       moved = true;
+  early_.look_after = moved ? std::chrono::microseconds()
+                            : std::clamp(2 * early_.look_after, kLookSoon, kLookAtLast);
       if (!background_.may_go_on()) {
         return;
       }
     }
   }
   if (!moved) {
-    background_.await_task(kLookEvery);
+    background_.await_task(early_.look_after);
   }
   if (background_.may_go_on()) {
     background_.post([this] { move_early_in_turn(); });

@@ -108,8 +108,8 @@ class DeviceWorker {
   void prepare(MorphId id, WantedWeights wanted);
   void prepare(MorphId id, const ResizeKv& resize);
   void abort(MorphId id);
-  // Moves the device's share of the KV of a change that was pushed: in the background, from when it
-  // stands still until the device's own thread has done the rest.
+  // Moves the device's share of the KV of a change that was pushed, in the background: begins once
+  // the layer's KV stands still, and ends when the device's own thread has done the rest.
   void move_early(std::shared_ptr<KvShare> share);
   // Does work in the background if no other task waits, see CpuWorker.
   void in_background(std::shared_ptr<BackgroundTask> work);
@@ -192,6 +192,7 @@ class DeviceWorker {
     std::mutex mutex;
     std::vector<std::shared_ptr<KvShare>> shares;  // with chunks that no thread has taken
     std::atomic<std::int64_t> bytes = 0;           // moved so far
+    std::chrono::microseconds look_after{0};       // used by the background thread
   };
   EarlyMoves early_;
   PacedThread background_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <random>
 #include <semaphore>
 #include <string>
@@ -302,50 +303,117 @@ TEST(JoinAhead, StepsAreFetchedWhileOthersAreCommitted) {
   }
 }
 
-// Device 0 stops in the MLP of the first layer, where device 1 waits for it: both have attended
-// that layer in the step and no other one, so its KV stands still and all of it moves before the
-// step ends.
+// Two replicas that have joined and divided the MLP of the first layer, in which device 0 can stop.
+struct StoppedStep {
+  explicit StoppedStep(const JoinCase& which) : fleet(which, 2, 4) {
+    fleet.groups = {fleet.join(fleet.groups)};
+    fleet.apply(group(), drop_of(0, Component::kMlp));
+  }
+  JoinScene::Group& group() { return fleet.groups.front(); }
+  HoldShards drop_of(int layer, Component component) {
+    return {layer, component, one_copy(group().form, 2, layer, component, false)};
+  }
+  // Runs a step. Device 0 has handed rows over after the first attention, and stops when it has
+  // taken those that it needs for the MLP, where device 1 waits for it: both have attended the
+  // first layer and no other one. Then does `meanwhile`, which must release `goes_on`.
+  void step(const std::function<void()>& meanwhile) {
+    fleet.progress().guard(0, [this] {
+      if (++told == 2) {
+        goes_on.acquire();
+      }
+      return true;
+    });
+    fleet.step(meanwhile);
+  }
+  std::int64_t moved() { return fleet.worker(0).kv_bytes_moved_early(); }
+  // Waits until so much is moved and all background threads have looked at what they were given
+  // before.
+  void await(std::int64_t bytes) {
+    for (int i = 0; i < 10000 && moved() < bytes; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    for (int replica = 0; replica < 2; ++replica) {
+      std::binary_semaphore looked(0);
+      fleet.worker(replica).in_background([&looked](const Pace&) {
+        looked.release();
+        return false;
+      });
+      looked.acquire();
+    }
+  }
+  // Returns the bytes of a layer that are exchanged: a half of each slot in which blocks live.
+  std::int64_t layer_bytes() {
+    constexpr std::int64_t kSlots = 2 * 15;  // of each home's talks
+    return kSlots * kv_layer_block_bytes(join_spec(), group().form.kv) / 2;
+  }
+  std::vector<std::vector<float>> seen_in_the_end() {
+    for (int i = 0; i < 60; ++i) {
+      fleet.step();
+    }
+    return fleet.seen();
+  }
+
+  std::binary_semaphore goes_on{0};
+  int told = 0;  // how often device 0 was about to tell its progress
+  JoinScene fleet;
+};
+
+// All KV of the layer that the step has left moves before the step ends, and none of the next one.
 TEST(JoinMovesKv, OnceTheStepHasLeftTheLayer) {
   JoinCase which{"bf16_int8kv", Precision::kBf16, KvPrecision::kInt8};
   const auto expected = alone(which, 2, 4);
   for (const bool early : {true, false}) {
     which.moves_kv_early = early;
-    std::binary_semaphore goes_on(0);
-    bool stops = true;
-    JoinScene fleet(which, 2, 4);
-    fleet.groups = {fleet.join(fleet.groups)};
-    JoinScene::Group& group = fleet.groups.front();
-    const auto drop_of = [&group](int layer, Component component) {
-      return HoldShards{layer, component, one_copy(group.form, 2, layer, component, false)};
-    };
-    fleet.apply(group, drop_of(0, Component::kMlp));
-    const std::vector<MorphStep> steps = {drop_of(0, Component::kAttention),
-                                          drop_of(1, Component::kAttention)};
-    fleet.prepare(group, steps);
-    fleet.progress().guard(0, [&] {  // called when it is to show its part of the MLP
-      if (std::exchange(stops, false)) {
-        goes_on.acquire();
-      }
-      return true;
-    });
-    constexpr std::int64_t kEachHome = 2 * 15;  // blocks that live, of which a half moves
-    const std::int64_t bytes =
-        early ? kEachHome * kv_layer_block_bytes(join_spec(), group.form.kv) / 2 : 0;
-    const auto moved = [&fleet] { return fleet.worker(0).kv_bytes_moved_early(); };
-    fleet.step([&] {
-      fleet.commit_prepared(group, steps, [&] {
-        for (int i = 0; i < 10000 && moved() < bytes; ++i) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-        EXPECT_EQ(moved(), bytes);
-        goes_on.release();
+    StoppedStep scene(which);
+    const std::vector<MorphStep> steps = {scene.drop_of(0, Component::kAttention),
+                                          scene.drop_of(1, Component::kAttention)};
+    scene.fleet.prepare(scene.group(), steps);
+    const std::int64_t bytes = early ? scene.layer_bytes() : 0;
+    scene.step([&] {
+      scene.fleet.commit_prepared(scene.group(), steps, [&] {
+        scene.await(bytes);
+        EXPECT_EQ(scene.moved(), bytes);
+        scene.goes_on.release();
       });
     });
-    for (int i = 0; i < 60; ++i) {
-      fleet.step();
-    }
-    EXPECT_EQ(fleet.seen(), expected);
+    EXPECT_EQ(scene.seen_in_the_end(), expected);
   }
+}
+
+TEST(JoinMovesKv, NotBeforeTheEntriesThatUseTheLayer) {
+  const JoinCase which{"bf16"};
+  const auto expected = alone(which, 2, 4);
+  {
+    StoppedStep scene(which);
+    const std::vector<MorphStep> steps = {scene.drop_of(0, Component::kAttention)};
+    scene.fleet.prepare(scene.group(), steps);
+    scene.step([&] {
+      scene.fleet.worker(0).move_blocks({});
+      scene.fleet.commit_prepared(scene.group(), steps, [&] {
+        scene.await(0);
+        EXPECT_EQ(scene.moved(), 0) << "blocks may move before";
+        scene.goes_on.release();
+      });
+    });
+    EXPECT_EQ(scene.seen_in_the_end(), expected);
+  }
+  StoppedStep scene(which);
+  const std::vector<MorphStep> there = {scene.drop_of(0, Component::kAttention)};
+  const std::vector<MorphStep> back = {
+      HoldShards{0, Component::kAttention, {{0, kJoinShards}, {0, kJoinShards}}}};
+  scene.fleet.prepare(scene.group(), there);
+  scene.step([&] {
+    scene.fleet.commit_prepared(scene.group(), there, [&] {
+      scene.await(scene.layer_bytes());
+      scene.fleet.prepare(scene.group(), back);
+      scene.fleet.commit_prepared(scene.group(), back, [&] {
+        scene.await(0);
+        EXPECT_EQ(scene.moved(), scene.layer_bytes()) << "the way there has not ended";
+        scene.goes_on.release();
+      });
+    });
+  });
+  EXPECT_EQ(scene.seen_in_the_end(), expected);
 }
 
 // A step that fails or is aborted leaves what devices hold, and gives back all pages.

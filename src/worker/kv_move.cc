@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kBlocksAtOnce = 8;  // of a chunk
 constexpr std::chrono::seconds kLongestChunk(1);
+constexpr std::chrono::microseconds kLookAtChunks(100);
 
 const ShardRun& run_of(const Formation& formation, int device, int layer) {
   return formation.form.group[static_cast<std::size_t>(device)].of(layer, Component::kAttention);
@@ -197,6 +198,7 @@ std::int64_t chunks_of(const std::vector<BlockId>& blocks) {
 
 // Finds the slots that this device swaps: the home with the lower number does the even ones.
 void KvShare::lay_out() {
+  move_ = find_move_();
   for (const KvMove::Swap& swap : move_.swaps) {
     const std::vector<BlockId>& mine = scene_.live[static_cast<std::size_t>(swap.mine_of)];
     const std::vector<BlockId>& theirs = scene_.live[static_cast<std::size_t>(swap.its_of)];
@@ -220,23 +222,20 @@ std::optional<std::int64_t> KvShare::run_one() {
   if (chunk >= chunks_) {
     return std::nullopt;
   }
+  // Before run() asks whether the device has failed, so that the others, which know that it has,
+  // see either the chunk or the end of it.
+  ++in_chunk_;
   const std::int64_t bytes = run(chunk);
+  --in_chunk_;
   done_.fetch_add(1, std::memory_order_release);
   done_.notify_all();
   return bytes;
 }
 
-std::optional<std::int64_t> KvShare::run_early() {
-  early_ = true;
-  const std::optional<std::int64_t> bytes = run_one();
-  early_ = false;
-  return bytes;
-}
-
-void KvShare::await_early() const {
+void KvShare::await_chunks() const {
   const auto until = std::chrono::steady_clock::now() + kLongestChunk;
-  while (early_ && std::chrono::steady_clock::now() < until) {
-    std::this_thread::yield();
+  while (in_chunk_ > 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(kLookAtChunks);
   }
 }
 

@@ -70,40 +70,42 @@ struct KvMoveScene {
 // that has failed begins no further piece.
 class KvShare {
  public:
-  // What the scene refers to must outlive it.
-  KvShare(KvMove move, KvMoveScene scene) : move_(std::move(move)), scene_(std::move(scene)) {}
+  // Takes what finds the move: not before it is needed, because that takes time. What the scene
+  // refers to must outlive the share.
+  KvShare(std::function<KvMove()> find_move, KvMoveScene scene)
+      : find_move_(std::move(find_move)), scene_(std::move(scene)) {}
 
-  const KvMove& move() const { return move_; }
   bool may_begin() const { return scene_.stands_still(); }
   // Does a chunk that no thread has taken, and returns the bytes that it moved; nothing if there is
-  // no such chunk. Called by the background thread, once the share may begin.
-  std::optional<std::int64_t> run_early();
+  // no such chunk. Called by any thread, once the share may begin.
+  std::optional<std::int64_t> run_one();
   // Returns true if there is a chunk that no thread has taken, as far as is known.
   bool has_more() const { return !laid_out_ || next_ < chunks_; }
   // Does all that is left, and returns once all chunks are done.
   void finish(cpu::Team& team);
-  // Returns once the background thread is in no chunk. A device calls it for the share of one that
-  // has failed, whose thread may still write to the slots of others. Gives up after a second: that
-  // thread hangs.
-  void await_early() const;
+  // Returns once no thread is in a chunk, at once if the share is finished. The device may have
+  // failed: it begins no further piece, but one of its threads may still write to the slots of
+  // others. Gives up after a second, since that thread hangs then.
+  void await_chunks() const;
+  const KvMove& move() const { return move_; }  // after finish()
 
  private:
-  std::optional<std::int64_t> run_one();
   void lay_out();
   std::int64_t run(std::int64_t chunk) const;
   std::int64_t swap(const KvMove::Swap& swap, const std::vector<BlockId>& slots,
                     std::int64_t chunk) const;
   std::int64_t copy(const KvMove::Copy& copy, std::int64_t chunk) const;
 
-  const KvMove move_;
+  const std::function<KvMove()> find_move_;
   const KvMoveScene scene_;
   std::once_flag once_;
+  KvMove move_;
   std::vector<std::vector<BlockId>> slots_;  // of each swap, those that this device swaps
   std::int64_t chunks_ = 0;                  // of all swaps, then of all copies
-  std::atomic<bool> laid_out_ = false;       // both are known
+  std::atomic<bool> laid_out_ = false;       // what is above is known
   std::atomic<std::int64_t> next_{0};
   std::atomic<std::int64_t> done_{0};
-  std::atomic<bool> early_ = false;  // the background thread may be in a chunk
+  std::atomic<int> in_chunk_ = 0;  // number of threads
 };
 
 }  // namespace protean

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <semaphore>
 #include <span>
 #include <thread>
 #include <vector>
@@ -43,7 +44,7 @@ struct TwoArrays {
   std::int64_t changed(std::size_t device, const KvMove& move, bool failed) {
     const std::vector<std::vector<BlockId>> live = {blocks, blocks};
     cpu::Team team(1);
-    KvShare share(move, scene(live, failed));
+    KvShare share([&move] { return move; }, scene(live, failed));
     share.finish(team);
     EXPECT_FALSE(share.has_more());
     return foreign(device);
@@ -149,11 +150,15 @@ TEST(KvMove, TwoThreadsDoEachChunkOnce) {
   move.swaps.push_back({.partner = 1, .mine = 1, .its = 0, .mine_of = 0, .its_of = 1});
   TwoArrays arrays(200);
   const std::vector<std::vector<BlockId>> live = {arrays.blocks, arrays.blocks};
-  KvShare share(move, arrays.scene(live, false));
-  std::thread background([&share] {
-    while (share.run_early().has_value()) {
+  KvShare share([&move] { return move; }, arrays.scene(live, false));
+  std::binary_semaphore begun(0);
+  std::thread background([&] {  // does up to a third of them
+    EXPECT_TRUE(share.run_one().has_value());
+    begun.release();
+    for (int chunk = 0; chunk < 3 && share.run_one(); ++chunk) {
     }
   });
+  begun.acquire();
   cpu::Team team(1);
   share.finish(team);
   EXPECT_EQ(arrays.foreign(1), 100 * arrays.slot / 2);

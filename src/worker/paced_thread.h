@@ -51,11 +51,11 @@ class PacedThread {
 
   // A task calls it between pieces of a millisecond or less, and ends if it returns false.
   bool may_go_on();
+  // The same for a task that can wait: also returns false if another task is queued.
+  bool has_time();
   // Waits until another task is queued, at most for so long: for a task that polls, and posts
   // itself again.
   void await_task(std::chrono::microseconds most);
-  // The same as may_go_on() for a task that can wait: also returns false if another task is queued.
-  bool has_time();
 
  private:
   bool steps_run() const;

@@ -24,9 +24,9 @@ void Rank::move_kv_of(const GroupChange& change, int device) {
   const GroupChange::Hold& hold = *change.hold;
   KvShare& share = *hold.shares[index];
   share.finish(team_);
-  meet(change, 2);
+  meet(change, 2);  // all but devices that have failed have finished
   for (const std::unique_ptr<KvShare>& other : hold.shares) {
-    other->await_early();
+    other->await_chunks();
   }
   const int heads = spec_.attention.kv_heads / weights_.shards;
   kv_->set_layer(hold.step.layer, heads * hold.step.runs[index].count, share.move().homes,

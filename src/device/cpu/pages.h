@@ -76,9 +76,9 @@ class PagePool {
 using MayGoOn = std::function<bool()>;
 
 // A reserved range of addresses, aligned to 2 MiB. Its front is mapped to borrowed pages. The rest
-// reads as zeros, so that a device that was given up and wakes up within a copy can do no harm; a
-// write there is a fault. No other mapping can be placed inside. Functions may be called by one
-// thread at a time; other threads may access the attached pages meanwhile.
+// reads as zeros, so that a device that was given up and wakes up within a copy from there can do
+// no harm; a write there is a fault. No other mapping can be placed inside. Functions may be called
+// by one thread at a time; other threads may access the attached pages meanwhile.
 class PageRange {
  public:
   PageRange() = default;

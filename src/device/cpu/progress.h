@@ -38,7 +38,9 @@ class GroupProgress {
 
   // Tells that `device` has come to `moment`. Called by that device's thread only.
   void reach(int device, Moment moment);
-  // The same for a moment that no device waits for: wakes none, so it costs next to nothing.
+  // The same for threads that ask has_come(), and costs next to nothing: it wakes no device, so
+  // none may wait for a moment between the one reached before and this one, and it leaves it to the
+  // next reach() to find that the device has failed.
   void pass(int device, Moment moment);
   // Returns when `device` has come to `moment`, or beyond it, or has failed. Called by the thread
   // of the device `waiter` only.
