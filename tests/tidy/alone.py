@@ -4,7 +4,9 @@
 A build compiles the files of a module together, so a file may use a name that only its neighbour includes. This reads each
 source by itself, and each header that no source of the same name includes first. Nothing is generated.
 
-Other people's headers take most of the time. Files that reach the same ones share a precompiled header of exactly those.
+Headers take most of the time. Files that reach the same ones share a precompiled header of exactly those, in two levels: large
+third-party headers, and on top of them what else a group of files has in common. The source of a header proves that the header
+is complete, so only what that header reaches itself may come before it.
 """
 
 import os
@@ -34,6 +36,11 @@ FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initia
          "-Wno-unused-const-variable", "-Wno-pragma-once-outside-header", "-Isrc", "-I.", "-isystem", "/usr/include/eigen3",
          "-DBOOST_ASIO_SEPARATE_COMPILATION", "-DBOOST_BEAST_SEPARATE_COMPILATION", "-DBOOST_ASIO_NO_DEPRECATED",
          "-DBOOST_ASIO_NO_TS_EXECUTORS", "-DPROTEAN_VERSION=\"alone\""]
+# Templates that headers use are instantiated once with them, not again for each file.
+PRECOMPILE = ["-fpch-instantiate-templates", "-x", "c++-header"]
+# About what Clang takes for a third-party header, for a line of the project's, and for a precompiled header more.
+HEADER_S, LINE_S, PRECOMPILED_S = 0.01, 0.0002, 0.3
+
 INCLUDE = re.compile(r'^#include ([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -47,25 +54,72 @@ def includes(path):
     return own, foreign
 
 
+@lru_cache(maxsize=None)
 def reached(path):
-    """Every third-party header that a file includes, directly or through its own project."""
-    seen, names, todo = set(), set(), [path]
+    """Every header that a file includes, directly or through its own project: the project's files, and third-party names."""
+    files, names, todo = set(), set(), [path]
     while todo:
-        current = todo.pop()
-        if current not in seen:
-            seen.add(current)
-            own, foreign = includes(current)
-            names.update(foreign)
-            todo += own
-    return names
+        own, foreign = includes(todo.pop())
+        names.update(foreign)
+        todo += set(own) - files
+        files.update(own)
+    return files, names
 
 
-def precompiled(path):
-    """The headers to precompile for a file."""
-    names = reached(path)
+def proved(path):
+    """The header that a source includes first and is named after, or the file itself."""
+    own = includes(path)[0]
+    return own[0] if path.suffix == ".cc" and own[:1] == [path.with_suffix(".h")] else path
+
+
+def third_party(path):
+    """The large headers to precompile for a file."""
+    names = reached(path)[1]
     standard = STANDARD if names.issuperset(STANDARD) else []
     return (*standard, *(header for pattern, headers in THIRD_PARTY.items()
                          if any(re.match(pattern, name) for name in names) for header in headers))
+
+
+def sharable(path):
+    """What else may be precompiled for a file, as it is written in an include. Highway's headers depend on their order."""
+    files, names = reached(proved(path))
+    if "hwy/foreach_target.h" in reached(path)[1]:
+        return frozenset()
+    return frozenset({f"<{name}>" for name in names} |
+                     {f'"{spelled(file)}"' for file in files - {path} if not file.name.endswith("-inl.h")})
+
+
+def spelled(path):
+    return path.relative_to(ROOT / "src" if ROOT / "src" in path.parents else ROOT)
+
+
+@lru_cache(maxsize=None)
+def seconds(header):
+    if header.startswith("<"):
+        return HEADER_S
+    path = next(path for path in (ROOT / "src" / header[1:-1], ROOT / header[1:-1]) if path.is_file())
+    return LINE_S * path.read_text().count("\n")
+
+
+def saved(headers, count):
+    """The time that so many files save with such a precompiled header."""
+    return max(0, (count - 1) * sum(map(seconds, headers)) - PRECOMPILED_S) if count > 1 else 0
+
+
+def shared(paths):
+    """Divides files into (headers in common, files), such that much time is saved: joins two groups while that saves more."""
+    groups = {i: (sharable(path), [path]) for i, path in enumerate(paths)}
+
+    def gain(i, j):
+        (one, files), (other, more) = groups[i], groups[j]
+        return saved(one & other, len(files) + len(more)) - saved(one, len(files)) - saved(other, len(more))
+
+    gains = {(i, j): gain(i, j) for i in groups for j in range(i)}
+    while gains and max(gains.values()) > 0:
+        i, j = max(gains, key=gains.get)
+        groups[i] = (groups[i][0] & groups[j][0], groups[i][1] + groups.pop(j)[1])
+        gains = {pair: gain(*pair) if i in pair else value for pair, value in gains.items() if j not in pair}
+    return [(headers if saved(headers, len(files)) else frozenset(), files) for headers, files in groups.values()]
 
 
 def files_to_read():
@@ -73,7 +127,7 @@ def files_to_read():
              if path.suffix in (".h", ".cc") and "build" not in path.parts]
     # Highway reads a -inl.h once for each instruction set, inside its own macros; it cannot be compiled alone.
     files = [path for path in files if not path.name.endswith("-inl.h")]
-    first = {own[0] for own in (includes(path)[0] for path in files if path.suffix == ".cc") if own}
+    first = {proved(path) for path in files if path.suffix == ".cc"}
     return [path for path in files if path.suffix == ".cc" or path not in first]
 
 
@@ -86,20 +140,30 @@ def clang(*arguments):
 
 def main():
     files = files_to_read()
-    headers = {path: precompiled(path) for path in files}
+    by_third_party = {}
+    for path in files:
+        by_third_party.setdefault(third_party(path), []).append(path)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        outputs = {}
-        for i, names in enumerate(sorted(set(headers.values()) - {()})):
-            source = Path(folder, f"{i}.h")
-            source.write_text("".join(f"#include <{name}>\n" for name in names))
-            outputs[names] = str(source) + ".pch"
-        said = list(pool.map(lambda names: clang("-x", "c++-header", outputs[names][:-4], "-o", outputs[names]), outputs))
 
-        def read(path):
-            use = ["-include-pch", outputs[headers[path]]] if headers[path] else []
+        def precompile(name, headers, use):
+            """What Clang says against the headers, and the options for a file that uses them."""
+            if not headers:
+                return "", use
+            source = Path(folder, f"{name}.h")
+            source.write_text("".join(f"#include {header}\n" for header in headers))
+            return clang(*use, *PRECOMPILE, str(source), "-o", f"{source}.pch"), ["-include-pch", f"{source}.pch"]
+
+        def read(path, use):
             return clang("-fsyntax-only", *use, "-x", "c++", str(path.relative_to(ROOT)))
 
-        said += pool.map(read, files)
+        large = list(pool.map(lambda item: precompile(f"large{item[0]}", [f"<{name}>" for name in item[1]], []),
+                              enumerate(by_third_party)))
+        groups = [(use, sorted(headers), paths) for (_, use), some in zip(large, by_third_party.values())
+                  for headers, paths in shared(some)]
+        common = list(pool.map(lambda item: precompile(f"common{item[0]}", item[1][1], item[1][0]), enumerate(groups)))
+        said = [text for text, _ in large + common]
+        said += pool.map(lambda item: read(*item), [(path, use) for (_, _, paths), (_, use) in zip(groups, common)
+                                                    for path in paths])
     findings = [text for text in said if text]
     print("\n".join([*findings, f"compiled alone: {len(files)} files, {len(findings)} that do not compile"]))
     return bool(findings) or not files
