@@ -183,18 +183,20 @@ TEST(Oscillation, AConstantLoadCausesFewChanges) {
   }
 }
 
+// Each wave is tried at one speed, each period at all speeds.
 TEST(Oscillation, SquareWavesCauseAtMostOneCycleEach) {
-  for (const Speed speed : {Speed::kReading, Speed::kVnni, Speed::kAmx}) {
-    for (const double period_s : {1.0, 3.0, 8.0, 20.0, 60.0}) {
-      for (const auto& [high, low] : {std::pair{20.0, 1.0}, {30.0, 6.0}, {45.0, 1.0}}) {
-        SCOPED_TRACE(fmt::format("speed {}, period {} s, {} to {} per s", static_cast<int>(speed),
-                                 period_s, low, high));
-        const int periods = std::max(2, static_cast<int>(30 / period_s));
-        const Outcome found = outcome(
-            simulate(config_of({.speed = speed}), wave(period_s, high, low, period_s * periods)));
-        EXPECT_LE(found.lowerings, periods);
-        EXPECT_TRUE(found.back);
-      }
+  int first = 0;
+  for (const double period_s : {1.0, 3.0, 8.0, 20.0, 60.0}) {
+    int next = first++;
+    for (const auto& [high, low] : {std::pair{20.0, 1.0}, {30.0, 6.0}, {45.0, 1.0}}) {
+      const auto speed = static_cast<Speed>(next++ % 3);
+      SCOPED_TRACE(fmt::format("speed {}, period {} s, {} to {} per s", static_cast<int>(speed),
+                               period_s, low, high));
+      const int periods = std::max(2, static_cast<int>(30 / period_s));
+      const Outcome found = outcome(
+          simulate(config_of({.speed = speed}), wave(period_s, high, low, period_s * periods)));
+      EXPECT_LE(found.lowerings, periods);
+      EXPECT_TRUE(found.back);
     }
   }
 }
