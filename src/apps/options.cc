@@ -138,10 +138,9 @@ void add_memory_options(CLI::App& app, ModelOptions& options) {
          "--microbatches", options.microbatches,
          "How ready work is divided into the steps of a pipeline. cost: as many steps as "
          "stages, of equal predicted time; lookahead: halved further, as in KunServe, while "
-         "steps stay efficient; released: as in KunServe's released code, whole prompts, the "
-         "longest "
-         "first to the step with the fewest tokens, one long prompt cut in a step; tokens: of "
-         "equal numbers of tokens")
+         "steps stay efficient; released: by heuristics of KunServe's released code, whole "
+         "prompts, the longest first to the step with the fewest tokens, one long prompt cut in "
+         "a step; tokens: of equal numbers of tokens")
       ->check(one_of({"cost", "lookahead", "released", "tokens"}))
       ->capture_default_str();
 }

@@ -1,29 +1,18 @@
 #include "scheduler/microbatches.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 
 namespace protean {
 
-PromptCut prompt_cut(std::span<const int> prompts, double sequences, int budget, int floor) {
+int longest_whole(double sequences, int budget, int floor) {
   constexpr double kShareOfSequences = 2;
-  constexpr double kLargestShare = 0.5;
-  const double share = std::min(
-      kLargestShare,
-      std::max(kShareOfSequences / std::max(1.0, sequences), static_cast<double>(floor) / budget));
-  PromptCut cut{.longest_whole = std::max(1, static_cast<int>(share * budget)), .chunk = budget};
-  std::int64_t whole = 0;
-  std::int64_t tokens = 0;
-  for (const int prompt : prompts) {
-    whole += prompt <= cut.longest_whole ? 1 : 0;
-    tokens += prompt <= cut.longest_whole ? prompt : 0;
-  }
-  if (whole > 0) {
-    cut.chunk = static_cast<int>(std::max<std::int64_t>(1, tokens / whole));
-  }
-  return cut;
+  const auto share = static_cast<int>(kShareOfSequences / std::max(1.0, sequences) * budget);
+  return std::max(1, std::min(std::max(share, floor), budget / 2));
 }
 
 std::vector<std::size_t> deal_longest_first(std::span<const int> tokens,
@@ -40,6 +29,26 @@ std::vector<std::size_t> deal_longest_first(std::span<const int> tokens,
     *least += tokens[piece];
   }
   return steps;
+}
+
+PromptDeal deal_prompts(std::span<const int> whole, bool cuts, int budget,
+                        std::vector<std::int64_t> loads) {
+  check(!loads.empty(), "work is dealt to steps");
+  PromptDeal deal{.takes = std::vector<bool>(whole.size(), true)};
+  const int first = whole.empty() ? 0 : whole.front();
+  std::int64_t chunk = budget;
+  if (!whole.empty()) {
+    chunk = std::accumulate(whole.begin(), whole.end(), std::int64_t{0}) / std::ssize(whole);
+  }
+  chunk = std::max<std::int64_t>(1, std::min(chunk, budget - loads[0] - first));
+  deal.chunk = static_cast<int>(chunk);
+  loads[0] += first + (cuts ? chunk : 0);
+  if (whole.size() > 1) {
+    const std::vector<std::size_t> steps = deal_longest_first(whole.subspan(1), std::move(loads));
+    std::transform(steps.begin(), steps.end(), std::next(deal.takes.begin()),
+                   [](std::size_t step) { return step == 0; });
+  }
+  return deal;
 }
 
 }  // namespace protean

@@ -155,10 +155,17 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   const std::int64_t preemptions_before = totals_.preemptions_total;
   budget_.begin_step(config_.max_num_batched_tokens);
   divide_ready_work();
-  fill(plan, preemptions_before);
-  if (plan.slices.empty() && budget_.deals()) {  // what was dealt to the step cannot run now
-    budget_.begin_step(config_.max_num_batched_tokens);
-    fill(plan, preemptions_before);
+  schedule_decodes(plan);
+  budget_.begin_prompts();
+  // A newcomer would be preempted again while KV is short.
+  const bool admits = totals_.preemptions_total == preemptions_before || running_.empty();
+  if (deals_work()) {
+    schedule_dealt(plan, admits);
+  } else {
+    schedule_prefills(plan);
+    if (admits) {
+      admit_waiting(plan);
+    }
   }
   if (plan.slices.empty()) {
     return std::nullopt;
@@ -169,29 +176,20 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   return plan;
 }
 
-void Scheduler::fill(StepPlan& plan, std::int64_t preemptions_before) {
-  schedule_decodes(plan);
-  budget_.begin_prompts();
-  schedule_prefills(plan);
-  if (totals_.preemptions_total == preemptions_before || running_.empty()) {
-    admit_waiting(plan);  // not while KV is short: the newcomer would be preempted again
-  }
-}
-
 bool Scheduler::may_schedule(const Sequence& sequence) const {
   return !is_paused(sequence) &&
          (!sequence.scheduled() || (config_.steps_in_flight > 1 && sequence.may_overlap()));
+}
+
+bool Scheduler::may_decode(const Sequence& sequence) const {
+  return !sequence.scheduled() && sequence.pending() == 1 && !is_paused(sequence);
 }
 
 // Gives the step its share of all work, in flight or ready: as much as each other step that may be
 // in flight. So steps that are uneven become even again. A prompt that waits counts as the tokens
 // that prompts may take.
 void Scheduler::divide_ready_work() {
-  if (config_.steps_in_flight <= 1) {
-    return;
-  }
-  if (config_.balance.longest_first) {
-    deal_ready_work();
+  if (config_.steps_in_flight <= 1 || deals_work()) {
     return;
   }
   const int steps = std::max(1, config_.steps_in_flight - static_cast<int>(in_flight_.size()));
@@ -226,11 +224,12 @@ void Scheduler::divide_ready_work() {
 }
 
 void Scheduler::schedule_decodes(StepPlan& plan) {
+  const int most = deals_work() ? decodes_dealt() : config_.max_num_seqs;
   // In order, so that a preempted sequence comes after the one that gets its blocks.
-  for (auto place = running_.begin(); place != running_.end() && has_room(plan);) {
+  for (auto place = running_.begin();
+       place != running_.end() && has_room(plan) && std::ssize(plan.slices) < most;) {
     Sequence& sequence = *place->second;
-    if (!sequence.scheduled() && sequence.pending() == 1 && !is_paused(sequence) &&
-        !is_elsewhere(sequence)) {
+    if (may_decode(sequence)) {
       bool fits = grow(sequence);
       while (!fits && make_room(sequence)) {
         fits = grow(sequence);
@@ -250,7 +249,7 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
     if (!has_room(plan)) {
       return;
     }
-    if (may_schedule(*sequence) && sequence->pending() > 1 && !is_elsewhere(*sequence)) {
+    if (may_schedule(*sequence) && sequence->pending() > 1) {
       schedule(plan, *sequence);
     }
   }
@@ -317,10 +316,11 @@ bool Scheduler::grow(Sequence& sequence) {
 }
 
 void Scheduler::schedule(StepPlan& plan, Sequence& sequence) {
-  const int count = budget_.tokens_of(sequence.planned, sequence.pending(), config_.block_tokens);
-  if (count == 0) {
-    return;
-  }
+  schedule(plan, sequence,
+           budget_.tokens_of(sequence.planned, sequence.pending(), config_.block_tokens));
+}
+
+void Scheduler::schedule(StepPlan& plan, Sequence& sequence, int count) {
   append_slice(plan, sequence, count, static_cast<int>(blocks_for(sequence.planned + count)));
   budget_.take(sequence.planned, count);
   sequence.planned += count;

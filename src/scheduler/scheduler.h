@@ -89,7 +89,6 @@ struct Demand {
   std::int64_t blocks_wanted = 0;  // needed by waiting sequences and next decodes, and not held
   std::int64_t blocks_short = 0;   // blocks_wanted less the free blocks
   TimeNs waiting_since_ns = -1;    // since when the sequence that waits longest waits; -1: none
-  bool step_full = false;  // the last step's token budget was used up: more KV would not add to it
 };
 
 // The result of a step, by request.
@@ -117,7 +116,8 @@ struct StepOutcome {
 //
 // With several steps in flight, each takes such a share of the ready work that they take about
 // equal times, so that the stages of a pipeline wait little for each other. If work is dealt
-// longest first instead, prompts of one priority may overtake each other.
+// longest first instead, waiting prompts of one priority may overtake each other, but never the
+// first one.
 //
 // Knows no device, precision or text. Single-threaded; reads no clock.
 class Scheduler {
@@ -285,6 +285,13 @@ class Scheduler {
     double cost = 0;  // by StepBalance
   };
 
+  // A waiting sequence, and what it needs when it is admitted.
+  struct Newcomer {
+    Sequence* sequence = nullptr;
+    int tokens = 0;           // to compute
+    std::int64_t blocks = 0;  // that are free now
+  };
+
   // The blocks that KV may grow to, see set_largest_kv().
   struct LargestKv {
     std::int64_t now = 0;
@@ -311,6 +318,8 @@ class Scheduler {
   int tokens_left_at(const QueuePlace& place) const;
   Sequence* to_displace(const Sequence& waiting);
   void displace_for_waiting();
+  bool must_wait(Sequence& sequence, int& passed_over);
+  bool enter(Sequence& sequence);
   void schedule_decodes(StepPlan& plan);
   void schedule_prefills(StepPlan& plan);
   void admit_waiting(StepPlan& plan);
@@ -332,11 +341,15 @@ class Scheduler {
   bool preempt_last();
   void preempt(Sequence& sequence);
   void divide_ready_work();
-  void deal_ready_work();
-  void fill(StepPlan& plan, std::int64_t preemptions_before);
-  bool is_elsewhere(const Sequence& sequence) const;
+  bool deals_work() const { return config_.steps_in_flight > 1 && config_.balance.longest_first; }
+  int decodes_dealt() const;
+  Newcomer as_newcomer(Sequence& sequence) const;
+  std::vector<Newcomer> newcomers(int longest, bool has_long, std::int64_t tokens);
+  void schedule_dealt(StepPlan& plan, bool admits);
   bool may_schedule(const Sequence& sequence) const;
+  bool may_decode(const Sequence& sequence) const;
   void schedule(StepPlan& plan, Sequence& sequence);
+  void schedule(StepPlan& plan, Sequence& sequence, int count);
   void advance(Sequence& sequence, const SequenceSlice& slice, StepResult& result,
                StepOutcome& outcome);
   void publish_blocks(Sequence& sequence);

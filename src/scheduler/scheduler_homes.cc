@@ -110,7 +110,7 @@ void Scheduler::absorb_sequence(std::unique_ptr<Sequence> sequence, bool runs) {
         "an absorbed sequence is in no step");
   last_arrival_ = std::max(last_arrival_, absorbed.place.arrival);
   absorbed.refused = {};
-  absorbed.held.until = 0;
+  absorbed.held_until = 0;
   if (absorbed.asks.call.value != 0) {
     ++of_call_[absorbed.asks.call];
   }

@@ -144,7 +144,7 @@ std::int64_t Scheduler::largest_need() const {
 }
 
 Demand Scheduler::demand() const {
-  Demand demand{.step_full = budget_.used_up()};
+  Demand demand;
   double waiting_need = 0;
   if (!waiting_.empty()) {
     const auto waiting = static_cast<double>(waiting_.size());

@@ -12,7 +12,7 @@ namespace protean {
 const Sequence* Scheduler::first_movable(std::int64_t free_blocks) const {
   const std::int64_t most = std::max(pool_.limit(), free_blocks);
   for (const auto& [place, sequence] : waiting_.places()) {
-    if (sequence->held.until == 0 && blocks_for(std::ssize(sequence->tokens)) <= most) {
+    if (sequence->held_until == 0 && blocks_for(std::ssize(sequence->tokens)) <= most) {
       return sequence;
     }
   }
@@ -64,7 +64,7 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
   adopted.behind = adopted.asks.call.value != 0 ? of_call_[adopted.asks.call]++ : 0;
   adopted.place.arrival = ++last_arrival_;
   adopted.refused = {};
-  adopted.held.until = 0;
+  adopted.held_until = 0;
   if (blocks.empty()) {
     adopted.computed = 0;
     adopted.planned = 0;

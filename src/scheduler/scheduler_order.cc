@@ -10,9 +10,6 @@
 namespace protean {
 namespace {
 
-// Waiting sequences that a step may pass over because they wait for a prefix.
-constexpr int kPassedOver = 64;
-
 // Returns the positions that the last `count` of `tokens` attend to.
 double context_of(std::int64_t tokens, std::int64_t count) {
   const auto computed = static_cast<double>(count);
@@ -122,44 +119,49 @@ void Scheduler::displace_for_waiting() {
     if (tokens_left_at(sequence.place) <= 0) {
       return;
     }
-    const auto enter = [&] { return has_place() && admit(sequence); };
-    bool entered = enter();
+    bool entered = enter(sequence);
     for (Sequence* other = nullptr; !entered && (other = to_displace(sequence)) != nullptr;) {
       preempt(*other);
-      entered = enter();
+      entered = enter(sequence);
     }
     if (!entered) {
       return;
     }
-    waiting_.remove(sequence);
-    running_.emplace(sequence.place, &sequence);
   }
+}
+
+// Returns true if the sequence waits for a larger KV or, which `passed_over` counts, for a prefix.
+// The sequences behind it need not wait for either.
+bool Scheduler::must_wait(Sequence& sequence, int& passed_over) {
+  if (!fits_now(sequence)) {
+    return true;
+  }
+  const bool waits = passed_over < kPassedOver && waits_for_prefix(sequence);
+  passed_over += waits ? 1 : 0;
+  return waits;
+}
+
+// Admits the sequence and moves it to the running ones. Returns false if it has no place or no KV.
+bool Scheduler::enter(Sequence& sequence) {
+  if (!has_place() || !admit(sequence)) {
+    return false;
+  }
+  waiting_.remove(sequence);
+  running_.emplace(sequence.place, &sequence);
+  return true;
 }
 
 void Scheduler::admit_waiting(StepPlan& plan) {
   int passed_over = 0;
   for (auto next = waiting_.places().begin();
        next != waiting_.places().end() && has_room(plan) && has_place();) {
-    Sequence& sequence = *next->second;
-    if (!fits_now(sequence)) {
-      ++next;  // the sequences behind it need not wait for a larger KV
+    Sequence& sequence = *next++->second;
+    if (must_wait(sequence, passed_over)) {
       continue;
     }
-    if (is_elsewhere(sequence)) {
-      ++next;
-      continue;
-    }
-    if (passed_over < kPassedOver && waits_for_prefix(sequence)) {
-      ++passed_over;
-      ++next;
-      continue;
-    }
-    if (passed_over == kPassedOver || !admit(sequence)) {
+    if (passed_over == kPassedOver || !enter(sequence)) {
       return;
     }
-    ++next;
-    waiting_.remove(sequence);
-    running_.emplace(sequence.place, &sequence);
     schedule(plan, sequence);
   }
 }
@@ -173,12 +175,12 @@ bool Scheduler::will_publish(const Sequence& sequence, std::size_t blocks) const
 // Returns true if an earlier running sequence computes a prefix that this one can reuse. Only
 // earlier ones count, so that a sequence never waits for one that came later.
 bool Scheduler::waits_for_prefix(Sequence& sequence) {
-  if (sequence.held.until > 0) {
-    const auto holder = sequences_.find(sequence.held.by);
-    if (holder != sequences_.end() && will_publish(*holder->second, sequence.held.until)) {
+  if (sequence.held_until > 0) {
+    const auto holder = sequences_.find(sequence.held_by);
+    if (holder != sequences_.end() && will_publish(*holder->second, sequence.held_until)) {
       return true;
     }
-    sequence.held.until = 0;
+    sequence.held_until = 0;
   }
   const auto reusable =
       std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.reusable()));
@@ -197,16 +199,16 @@ bool Scheduler::waits_for_prefix(Sequence& sequence) {
     const auto differs = std::mismatch(reusable.begin(), reusable.end(), running->tokens.begin(),
                                        running->tokens.end());
     const auto shared = static_cast<std::size_t>(differs.first - reusable.begin()) / block_tokens;
-    if (shared > sequence.held.until && will_publish(*running, shared)) {
-      sequence.held.by = running->asks.id;
-      sequence.held.until = shared;
+    if (shared > sequence.held_until && will_publish(*running, shared)) {
+      sequence.held_by = running->asks.id;
+      sequence.held_until = shared;
     }
   }
   CacheScope scope{.precision_tag = precision_tag_, .salt = sequence.asks.cache_salt};
-  if (sequence.held.until > 0 && match(scope, reusable).size() >= sequence.held.until) {
-    sequence.held.until = 0;  // another sequence has computed it
+  if (sequence.held_until > 0 && match(scope, reusable).size() >= sequence.held_until) {
+    sequence.held_until = 0;  // another sequence has computed it
   }
-  return sequence.held.until > 0;
+  return sequence.held_until > 0;
 }
 
 // Preempts for the decode of `sequence`. Returns false if the sequence itself was preempted or none

@@ -34,6 +34,7 @@ class Trial {
         fail_percent_(dice_.chance(33) ? dice_.below(20) : 0),
         tag_percent_(dice_.chance(50) ? dice_.below(20) : 0),
         resize_percent_(dice_.chance(50) ? 10 + dice_.below(30) : 0),
+        call_percent_(dice_.chance(50) ? 50 : 0),
         scheduler_(config_),
         kv_(config_, scheduler_) {}
 
@@ -58,7 +59,8 @@ class Trial {
     config.prefix_caching = dice.chance(85);
     config.steps_in_flight = dice.chance(50) ? 1 : 2 + dice.below(3);
     config.balance.per_position = dice.chance(50) ? 0 : 0.05;
-    config.balance.longest_first = config.kv_blocks % 3 == 0;
+    config.balance.longest_first = dice.chance(40);
+    config.balance.least_tokens = dice.chance(50) ? 0 : dice.below(12);
     return config;
   }
 
@@ -122,7 +124,8 @@ class Trial {
 
   void ask_for_more(Request& request) {
     request.priority = dice_.below(2);
-    request.call = RequestId{dice_.chance(50) ? 1U + static_cast<unsigned>(dice_.below(2)) : 0U};
+    request.call =
+        RequestId{dice_.chance(call_percent_) ? 1U + static_cast<unsigned>(dice_.below(2)) : 0U};
     request.logprobs.prompt = dice_.chance(15);
     if (dice_.chance(15)) {
       request.pooling = dice_.chance(50) ? Pooling::kMean : Pooling::kLast;
@@ -158,9 +161,13 @@ class Trial {
       expect_fair(*plan);
       expect_writers_alone(*plan);
       coverage_.steps_behind_others += in_flight_.empty() ? 0 : 1;
+      const bool cuts = std::any_of(alive_.begin(), alive_.end(), [&](RequestId id) {
+        const Client& client = clients_.at(id);
+        return client.next >= 0 && client.next + 1 < std::ssize(client.tokens);
+      });
       std::set<RequestId> placed = follow(*plan);
       for (const RequestId id : placed) {
-        expect_in_order(id);
+        expect_in_order(id, placed, cuts);
       }
       in_flight_.push_back({.plan = *std::move(plan), .tag = tag_, .placed = std::move(placed)});
     }
@@ -248,8 +255,9 @@ class Trial {
   }
 
   // Checks that an admitted sequence has overtaken only sequences that wait for a prefix or whose
-  // call has others that run, and that it computes no prefix that an earlier one computes.
-  void expect_in_order(RequestId admitted) {
+  // call has others that run, and that it computes no prefix that an earlier one computes. `cuts`:
+  // a part of a prompt was computed before.
+  void expect_in_order(RequestId admitted, const std::set<RequestId>& placed, bool cuts) {
     const Client& client = clients_.at(admitted);
     const bool undisturbed =
         tag_percent_ == 0 && resize_percent_ == 0 && scheduler_.observe().preemptions_total == 0;
@@ -273,9 +281,12 @@ class Trial {
                                std::any_of(clients_.begin(), clients_.end(), [](const auto& entry) {
                                  return entry.second.call.value != 0;
                                });
-        // Prompts of one priority are dealt to several steps, the longest first.
+        // A dealt prompt may overtake one of its priority, except the first that is not cut.
+        const bool certain = !cuts && scheduler_.observe().preemptions_total == 0 &&
+                             std::none_of(placed.begin(), placed.end(),
+                                          [&](RequestId id) { return comes_before(id, other); });
         const bool dealt = config_.balance.longest_first && config_.steps_in_flight > 1 &&
-                           before.place.first == client.place.first;
+                           before.place.first == client.place.first && !certain;
         ASSERT_TRUE(waits || displaced || dealt) << admitted.value << " overtook " << other.value;
         ++coverage_.passed_over;
       } else if (undisturbed) {
@@ -447,6 +458,7 @@ class Trial {
   int fail_percent_;
   const int tag_percent_;
   const int resize_percent_;
+  const int call_percent_;  // requests whose calls have others
   Scheduler scheduler_;
   ChangingKv kv_;
   Clients clients_;

@@ -28,13 +28,12 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt, then output
   std::vector<BlockId> blocks;  // covers at least `computed` tokens
   int prompt_tokens = 0;
-  int computed = 0;            // leading tokens with KV
-  int planned = 0;             // leading tokens that have KV or are in a step; at least `computed`
-  int scored = 1;              // leading tokens that need no score, or have it
-  std::size_t cached = 0;      // leading blocks that are in the prefix cache
-  bool cacheable = true;       // all its KV was computed at precision_tag
-  int in_steps = 0;            // steps that are not complete; several only within a prompt
-  std::uint64_t dealt_to = 0;  // the step that its work was dealt to, where work is dealt
+  int computed = 0;        // leading tokens with KV
+  int planned = 0;         // leading tokens that have KV or are in a step; at least `computed`
+  int scored = 1;          // leading tokens that need no score, or have it
+  std::size_t cached = 0;  // leading blocks that are in the prefix cache
+  bool cacheable = true;   // all its KV was computed at precision_tag
+  int in_steps = 0;        // steps that are not complete; several only within a prompt
   bool failed = false;
   std::uint32_t precision_tag = 0;
   // Free blocks, and changes of the cache and of KV's size, when admission last failed. While
@@ -44,13 +43,10 @@ struct Sequence {
     std::uint64_t changes = 0;
   };
   Refused refused;
-  // The sequence waits until another one has put so many blocks into the prefix cache; 0: it does
+  // The sequence waits until `held_by` has put held_until blocks into the prefix cache; 0: it does
   // not wait.
-  struct Held {
-    RequestId by;
-    std::size_t until = 0;
-  };
-  Held held;
+  RequestId held_by;
+  std::size_t held_until = 0;
   TimeNs waiting_since_ns = 0;      // kept by WaitingQueue
   std::int64_t waiting_blocks = 0;  // too
   RequestUsage usage;

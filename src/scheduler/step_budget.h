@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <optional>
-
-#include "scheduler/microbatches.h"
 
 namespace protean {
 
@@ -21,8 +18,8 @@ struct StepBalance {
   // Tokens below which steps are not divided further (MIN in KunServe's figure 11); 0: there are no
   // more steps than stages.
   int least_tokens = 0;
-  // Steps get work by the heuristics of KunServe's released code instead of equal shares of it;
-  // least_tokens is then the length below which prompts are never cut.
+  // Steps get work by the heuristics of KunServe's released code (microbatches.h) instead of equal
+  // shares of it. Prompts of up to least_tokens are then not cut, if two of them fit in a step.
   bool longest_first = false;
 
   // The cost of `tokens` tokens after `context` earlier ones.
@@ -54,8 +51,6 @@ class StepBudget {
     left_ = std::min(tokens, step_limit_);
     share_ = std::numeric_limits<double>::infinity();
     cost_taken_ = 0;
-    cut_.reset();
-    leaves_rest_ = false;
   }
   // Gives the step an equal share of `work`, the cost of `tokens` tokens, as one of `stages` steps.
   // Shares are halved again and again while they have more than the least number of tokens
@@ -67,14 +62,6 @@ class StepBudget {
     }
     share_ = work / static_cast<double>(steps);
   }
-  // Takes prompts of the step whole or in chunks, as `cut` says, and only what was dealt to it.
-  // `rest`: work was dealt to other steps.
-  void cut_prompts(const PromptCut& cut, bool rest) {
-    cut_ = cut;
-    leaves_rest_ = rest;
-  }
-  // Returns true if the step takes only what was dealt to it.
-  bool deals() const { return cut_.has_value(); }
   void begin_prompts() { left_ = std::min(left_, prompt_limit_); }
 
   // Returns how many of `tokens` a step may take, and its prompts.
@@ -83,7 +70,7 @@ class StepBudget {
   double cost(int context, int tokens) const { return balance_.of(context, tokens); }
 
   // Returns how many of a sequence's `pending` tokens the step takes while it has room: as many as
-  // its share allows, but at least `least`. None if a prompt that is not cut has no room.
+  // its share allows, but at least `least`.
   int tokens_of(int context, int pending, int least) const;
   void take(int context, int tokens) {
     left_ -= tokens;
@@ -95,8 +82,6 @@ class StepBudget {
   double cost_taken() const { return cost_taken_; }
   // A step that has nothing yet has room, however small its share is.
   bool has_room() const { return left_ > 0 && (cost_taken_ <= 0 || share_ > 0); }
-  // True if the latest step took as much as it might.
-  bool used_up() const { return !has_room() || leaves_rest_; }
 
  private:
   const StepBalance balance_;
@@ -105,18 +90,10 @@ class StepBudget {
   int left_ = std::numeric_limits<int>::max();
   double share_ = std::numeric_limits<double>::infinity();  // cost that is left of it
   double cost_taken_ = 0;
-  std::optional<PromptCut> cut_;
-  bool leaves_rest_ = false;
 };
 
 inline int StepBudget::tokens_of(int context, int pending, int least) const {
   const int tokens = std::min(pending, left_);
-  if (cut_ && pending > cut_->longest_whole) {
-    return std::min(tokens, cut_->chunk);
-  }
-  if (cut_) {
-    return tokens == pending ? pending : 0;
-  }
   int within = 0;
   int beyond = tokens + 1;  // the least number known to be too many
   while (within + 1 < beyond) {

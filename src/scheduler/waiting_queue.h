@@ -9,6 +9,9 @@
 
 namespace protean {
 
+// Waiting sequences that a step may pass over because they wait for others' prompts.
+inline constexpr int kPassedOver = 64;
+
 // The sequences that wait for admission, in the order of their places. Owns none of them.
 class WaitingQueue {
  public:
