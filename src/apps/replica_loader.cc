@@ -174,14 +174,15 @@ void ReplicaLoader::load_now(std::size_t model) {
   server_.woke(model, {});
 }
 
-// Models that sleep keep their claim to the memory in which they wake.
+// Models that sleep keep their claim to the memory in which they wake, and models that trade to
+// what is on its way between them.
 std::int64_t ReplicaLoader::claimed_bytes() const {
   std::int64_t bytes = 0;
   for (const Resident& resident : residents_) {
     const bool sleeps = resident.model != nullptr && resident.replicas == nullptr;
     bytes += sleeps ? memory_of(*resident.model) : 0;
   }
-  return bytes;
+  return bytes + (defaults_.memory != nullptr ? defaults_.memory->unused_bytes() : 0);
 }
 
 // Hosts a model that is not loaded.
@@ -312,6 +313,9 @@ std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(
 void ReplicaLoader::remove_now(std::size_t model) {
   placements_.remove(model);
   residents_[model].replicas.reset();
+  if (const auto& removed = residents_[model].model; removed && removed->replica.memory) {
+    removed->replica.memory->leave();  // others may keep the model for a while
+  }
   residents_[model] = {};
   trim();
 }

@@ -132,14 +132,26 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                         machine);
 }
 
-// Returns the memory of a model among those on the same CPUs.
-std::shared_ptr<ModelMemory> memory_on(std::shared_ptr<SharedMemory> all, const Sizing& sizing) {
+// Returns the memory of a model among those on the same CPUs; null if it trades none.
+std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica,
+                                           const std::shared_ptr<SharedMemory>& all) {
+  if (all == nullptr || !may_trade_memory(replica)) {
+    return nullptr;
+  }
+  const PageBudget& budget = replica.sizing.budget;
+  const FormBounds& bounds = replica.morph->bounds;
+  Form least = bounds.full;
+  least.kv.blocks = 1;
   std::vector<std::vector<int>> cpus;
-  for (const CpuShare& share : sizing.cpus) {
+  for (const CpuShare& share : replica.sizing.cpus) {
     cpus.push_back(share.where.cpus);
   }
-  return std::make_shared<ModelMemory>(std::move(all), std::move(cpus), sizing.budget.page_bytes,
-                                       sizing.budget.pages);
+  return std::make_shared<ModelMemory>(
+      all, std::move(cpus),
+      ModelMemory::Pages{
+          .bytes = budget.page_bytes,
+          .own = budget.pages,
+          .least = form_pages(bounds.spec, least, budget.page_bytes) + budget.reserve});
 }
 
 struct SizedModel {
@@ -221,9 +233,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   if (options.turns != nullptr) {
     replica.turns = std::make_shared<ModelTurns>(options.turns, setting.priority);
   }
-  if (options.memory != nullptr) {
-    replica.memory = memory_on(options.memory, replica.sizing);
-  }
+  replica.memory = traded_memory(replica, options.memory);
   const int most = replica.sizing.replicas() * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));

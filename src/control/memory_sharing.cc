@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-// Quotas on their way from what they are to what they should be.
+// Computes the quotas step by step.
 class Sharing {
  public:
   Sharing(std::span<const MemoryAccount> accounts, std::int64_t unused)

@@ -6,13 +6,14 @@
 
 namespace protean {
 
-// What one of several models that share devices has and needs, in bytes of each device.
+// The memory of one of several models that share devices, in bytes of each device. All but `needs`
+// are multiples of the size of its pages.
 struct MemoryAccount {
-  std::int64_t page_bytes = 1;  // of the model's pages: its other numbers but `needs` are multiples
-  std::int64_t own = 0;         // that it was given when it was opened, and always gets back
-  std::int64_t quota = 0;       // that it may use now
-  std::int64_t needs = 0;       // for its highest precision, and KV for the requests that it has
-  std::int64_t most = 0;        // that it can use
+  std::int64_t page_bytes = 1;
+  std::int64_t own = 0;    // memory that it was given when it was opened, and always gets back
+  std::int64_t quota = 0;  // memory that it may use now
+  std::int64_t needs = 0;  // memory for its highest precision, and for KV of its requests
+  std::int64_t most = 0;   // memory that it has addresses for
 };
 
 // Returns the quotas that the models should have, of what they have and what no model has.

@@ -1,4 +1,5 @@
-// Memory that models which share devices trade.
+// Memory that models trade which share devices. A model lends its own memory and borrows that of
+// others.
 
 #include <algorithm>
 #include <utility>
@@ -10,8 +11,19 @@
 namespace protean {
 namespace {
 
-// Parts of the model's own memory by which its needs are told: small changes move nothing.
+// Needs are rounded up to this part of the model's own pages, so that small changes trigger no
+// trade.
 constexpr std::int64_t kParts = 32;
+
+// A model lends only what it did not need in the last one to two windows.
+constexpr TimeNs kWindowNs = 5 * kNsPerS;
+
+// While a trade may bring memory, which takes about this time, no precision is lowered for lack of
+// it.
+constexpr TimeNs kTradeNs = kNsPerS / 2;
+
+// The system takes the memory of pages back on the engine's thread, so in pieces.
+constexpr std::int64_t kPieceBytes = 256 * kMiB;
 
 }  // namespace
 
@@ -36,24 +48,35 @@ void FormSteering::on(const WantQuota& want) {
   }
 }
 
-// Takes the quota that is wanted. A device that still holds pages of a morph which was called off
-// refuses a smaller one for a moment.
+// Takes the quota that is wanted, or a piece less than there was. A device that still holds pages
+// of a morph which was called off refuses a smaller quota for a moment.
 void FormSteering::take_quota() {
   PageBudget& budget = config_.bounds.budget;
-  if (run_.set_quota(memory_.wanted)) {
-    budget.pages = memory_.wanted;
-    memory_.stale = true;
-    renew_policy();
-  } else if (memory_.wanted > budget.pages) {
-    memory_.wanted = budget.pages;
+  const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / budget.page_bytes);
+  const std::int64_t next = std::max(memory_.wanted, budget.pages - piece);
+  const bool grows = next > budget.pages;
+  if (!run_.set_quota(next)) {
+    memory_.wanted = grows ? budget.pages : memory_.wanted;
+    return;
+  }
+  budget.pages = next;
+  memory_.stale = true;
+  renew_policy();
+  if (grows && pin_ && memory_.pin_grows) {
+    const Form form = with_kv_in(run_.wanted(), std::min(budget.pages, own_pages()));
+    if (form.kv.blocks > run_.wanted().kv.blocks) {
+      (void)go_to(form, "an operator's wish, with memory that came back");
+    }
   }
 }
 
-// Goes to a smaller quota: KV shrinks first, and meanwhile the policy does not decide. For memory
-// that is another model's own, sequences are preempted if blocks cannot leave otherwise.
+// Goes to a smaller quota: KV shrinks first, and meanwhile the policy does not decide. Borrowed
+// memory is returned before own memory is lent: for that, sequences are preempted if blocks cannot
+// leave otherwise.
 void FormSteering::follow_quota() {
   memory_.shrinks = memory_.shrinks && run_.busy();
-  if (memory_.wanted == config_.bounds.budget.pages || memory_.shrinks || run_.holds()) {
+  const PageBudget& budget = config_.bounds.budget;
+  if (memory_.wanted == budget.pages || memory_.shrinks || run_.holds()) {
     return;
   }
   if (policy_rules()) {
@@ -61,23 +84,27 @@ void FormSteering::follow_quota() {
     pace_.bytes = 0;
   }
   if (run_.busy()) {
-    return;  // what is committed, or was an operator's wish, ends first
+    return;  // a committed step, or an operator's morph, ends first
   }
-  const std::int64_t fitting = with_kv_in(run_.committed(), memory_.wanted).kv.blocks;
+  const bool returns = budget.pages > own_pages();
+  const std::int64_t pages = returns ? std::max(memory_.wanted, own_pages()) : memory_.wanted;
+  const std::int64_t fitting = with_kv_in(run_.committed(), pages).kv.blocks;
   if (fitting >= run_.committed().kv.blocks) {
+    const std::int64_t wanted = std::exchange(memory_.wanted, pages);
     take_quota();
+    memory_.wanted = wanted;
   } else if (fitting < 1) {
-    memory_.wanted = config_.bounds.budget.pages;  // a weight would have to go
+    memory_.wanted = budget.pages;  // only KV is lent
   } else {
     memory_.shrinks = true;
-    run_.retarget({.steps = {ResizeKv{fitting}}, .reason = "memory goes to another model"},
-                  memory_.wanted >= own_pages(), now_ns_);
+    run_.retarget({.steps = {ResizeKv{fitting}}, .reason = "memory goes to another model"}, returns,
+                  now_ns_);
     advance();
   }
 }
 
 // Returns the pages for the highest precision with so many KV blocks. A form that no policy changes
-// stays as it is, so it needs all that is the model's own.
+// stays as it is, so it needs all pages that are the model's own.
 std::int64_t FormSteering::pages_needed(std::int64_t blocks) const {
   const std::int64_t own = own_pages();
   if (!policy_rules()) {
@@ -92,9 +119,37 @@ std::int64_t FormSteering::pages_needed(std::int64_t blocks) const {
   return std::min(round_up(pages, part), std::max(pages, own));
 }
 
-// Returns true if other models have to know soon what this one needs.
+// Returns what the model needs now if that is more than its quota; otherwise the most that it
+// needed lately, so that loads which take turns do not trade at each turn.
+std::int64_t FormSteering::needs_to_tell(std::int64_t blocks) {
+  const std::int64_t now = pages_needed(blocks);
+  const std::int64_t lately =
+      pages_needed(std::max(memory_.most_blocks, memory_.most_blocks_before));
+  const std::int64_t told = std::max(now, std::min(lately, config_.bounds.budget.pages));
+  memory_.stale = told > now;
+  return told;
+}
+
+// Returns true if other models use memory of this one that KV takes once it is back, also if no
+// policy changes the form.
+bool FormSteering::kv_comes_back() const {
+  return config_.bounds.budget.pages < own_pages() && (!pin_ || memory_.pin_grows);
+}
+
+// Returns true if the quota is too small, and has not been for so long that no trade will help.
+bool FormSteering::awaits_memory() {
+  if (memory_.told.wish == 0 || pages_needed(needed_blocks()) <= config_.bounds.budget.pages) {
+    memory_.lacks_since_ns = -1;
+    return false;
+  }
+  memory_.lacks_since_ns = memory_.lacks_since_ns < 0 ? now_ns_ : memory_.lacks_since_ns;
+  return now_ns_ < memory_.lacks_since_ns + kTradeNs;
+}
+
+// Returns true if other models have to know soon what this one needs. A model without others has
+// got no wish.
 bool FormSteering::memory_is_open() const {
-  return config_.own_pages > 0 &&
+  return config_.own_pages > 0 && memory_.told.wish > 0 &&
          (memory_.stale || memory_.told.needs_bytes > memory_.told.quota_bytes ||
           memory_.wanted != config_.bounds.budget.pages);
 }
@@ -104,6 +159,11 @@ std::optional<MemoryUse> FormSteering::memory_if_due(const Observation& observat
       observation.kv_blocks_used + observation.kv_blocks_awaited + observation.running;
   memory_.stale = memory_.stale || blocks != memory_.blocks || policy_rules() != memory_.ruled;
   memory_.blocks = blocks;
+  if (now_ns_ >= memory_.window_ns + kWindowNs) {
+    memory_.most_blocks_before = std::exchange(memory_.most_blocks, 0);
+    memory_.window_ns = now_ns_;
+  }
+  memory_.most_blocks = std::max(memory_.most_blocks, blocks);
   memory_.ruled = policy_rules();
   const PageBudget& budget = config_.bounds.budget;
   const std::int64_t quota_bytes = budget.pages * budget.page_bytes;
@@ -112,9 +172,11 @@ std::optional<MemoryUse> FormSteering::memory_if_due(const Observation& observat
     return std::nullopt;
   }
   memory_.told.quota_bytes = quota_bytes;
-  memory_.told.needs_bytes = pages_needed(blocks) * budget.page_bytes;
+  memory_.told.needs_bytes = needs_to_tell(blocks) * budget.page_bytes;
   memory_.told_ns = now_ns_;
-  memory_.stale = false;
+  if (memory_.told.needs_bytes <= quota_bytes) {
+    memory_.lacks_since_ns = -1;
+  }
   return memory_.told;
 }
 

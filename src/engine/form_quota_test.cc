@@ -22,7 +22,7 @@ MorphConfig trading(std::int64_t borrowed) {
 }
 
 struct Trading : EngineMorph {
-  explicit Trading(std::int64_t borrowed = 0) : EngineMorph(trading(borrowed)) { send(Tick{}); }
+  explicit Trading(std::int64_t borrowed = 0) : EngineMorph(trading(borrowed)) { want(0); }
 
   // Changes the quota by so many pages, of what the model began with.
   void want(std::int64_t more) {
@@ -117,15 +117,97 @@ TEST_F(Trading, ADeviceThatStillHoldsPagesIsAskedAgainWithoutHaste) {
 TEST_F(Trading, AnOperatorIsToldWhichMemoryOthersHave) {
   want(-36);
   pass();
+  send(Arrival{request(1, 40, 16)});  // needs 7 blocks
   const std::string why = error({.kv_blocks = kBlocks});
-  EXPECT_NE(why.find("set mode off to get back 144"), std::string::npos) << why;
-  ASSERT_TRUE(wish({.mode = MorphMode::kOff}).ok());
+  EXPECT_NE(why.find("other models use 144"), std::string::npos) << why;
+  ASSERT_TRUE(wish({.mode = MorphMode::kOff}).ok()) << "though KV has 4 blocks now";
   pass(2);
   EXPECT_TRUE(lacks()) << "a form that no policy changes needs all that is its own";
   want(0);
   pass(2);
   EXPECT_FALSE(lacks());
   EXPECT_EQ(device.form(), morph.start) << "KV takes what is free";
+}
+
+TEST_F(Trading, AnOperatorsFormIsReachedThoughPagesWereToBeGivenUp) {
+  want(-36);
+  ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());
+  want(0);
+  pass(2);
+  EXPECT_EQ(device.form().layer_precision[0].mlp, Precision::kW4);
+  EXPECT_EQ(quota(), 0);
+}
+
+TEST_F(Trading, TheKvOfAnOperatorsFormGrowsWhenThePagesComeBack) {
+  want(-36);
+  pass();
+  ASSERT_TRUE(wish(layers(Precision::kBf16, Precision::kBf16)).ok());
+  send(Arrival{request(1, 40, 16)});
+  EXPECT_EQ(sink.all<Accepted>().size(), 1U);
+  pass(2);
+  EXPECT_TRUE(lacks());
+  want(0);
+  pass(2);
+  EXPECT_TRUE(sink.form->pinned);
+  EXPECT_EQ(device.form().kv.blocks, kBlocks);
+  EXPECT_EQ(finished(), 1);
+}
+
+TEST_F(Trading, ARequestWaitsForTheModelsOwnPagesHoweverLongTheyAreAway) {
+  want(-36);
+  pass();
+  send(Arrival{request(1, 40, 16)});
+  for (int i = 0; i < 3; ++i) {
+    now_ns += 60 * kNsPerS;
+    pass();
+  }
+  want(0);
+  pass(2);
+  EXPECT_EQ(finished(), 1);
+}
+
+TEST_F(Trading, PagesThatWereNeededLatelyAreNotToSpare) {
+  const std::int64_t idle = sink.memory->needs_bytes;
+  send(Arrival{request(1, 40, 16)});
+  pass(2);
+  EXPECT_EQ(finished(), 1);
+  EXPECT_GT(sink.memory->needs_bytes, idle);
+  pass(110);
+  EXPECT_EQ(sink.memory->needs_bytes, idle);
+  EXPECT_FALSE(engine.next_deadline_ns().has_value()) << "nothing is left to tell";
+}
+
+// Precision may be lowered, but the model's own memory would suffice.
+struct TradingOrLowering : EngineMorph {
+  static MorphConfig hasty() {
+    MorphConfig config = morph_for_test(kBlocks, MorphMode::kPerformance);
+    config.policy.ttft_ns = 50 * kNsPerMs;
+    config.decide_every_ns = 2 * kNsPerMs;
+    config.own_pages = config.bounds.budget.pages;
+    return config;
+  }
+  TradingOrLowering() : EngineMorph(hasty()) {}
+  bool lowers() const {
+    return std::any_of(device.log.begin(), device.log.end(), [](const std::string& entry) {
+      return entry.find("w4") != std::string::npos;
+    });
+  }
+};
+
+TEST_F(TradingOrLowering, NoPrecisionIsLoweredForMemoryThatIsAboutToComeBack) {
+  send(WantQuota{.pages = morph.own_pages - 36, .number = 1});
+  settle();
+  ASSERT_EQ(device.form().kv.blocks, kBlocks - 36);
+  ASSERT_FALSE(lowers());
+  send(Arrival{request(1, 40, 16)});
+  for (int i = 0; i < 100; ++i) {
+    send(Tick{});
+  }
+  EXPECT_FALSE(lowers());
+  for (int i = 0; i < 1000; ++i) {
+    send(Tick{});
+  }
+  EXPECT_TRUE(lowers()) << "it does not come";
 }
 
 struct Borrowing : Trading {

@@ -142,7 +142,7 @@ void FormSteering::advance(bool quiet) {
 }
 
 void FormSteering::observe(const Observation& observation) {
-  if (!scheduler_.has_too_large()) {
+  if (!scheduler_.has_too_large() || config_.bounds.budget.pages < own_pages()) {
     larger_kv_since_ns_ = -1;
   } else if (larger_kv_since_ns_ < 0) {
     larger_kv_since_ns_ = now_ns_;
@@ -219,7 +219,8 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
   }
   if (config_.policy.rule == MorphRule::kPaper) {
     const bool looked = std::exchange(passes_.undecided, false);
-    if (const auto wanted = looked ? policy_.decide(passes_.rule, situation()) : std::nullopt) {
+    const auto wanted = looked ? policy_.decide(passes_.rule, situation()) : std::nullopt;
+    if (wanted && !(wanted->lowers && awaits_memory())) {
       go_towards(*wanted);
     }
     return;
@@ -228,6 +229,9 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
   decided_.rests = decision.predictions.empty();
   if (!decided_.rests) {
     decided_.predictions = std::move(decision.predictions);
+  }
+  if (decision.wanted && decision.wanted->lowers && awaits_memory()) {
+    return;
   }
   if (decision.wanted && decision.wanted->lowers && config_.weighed) {
     decided_.lowering = std::move(decision.wanted);
@@ -349,8 +353,8 @@ Result<Morph> FormSteering::grant_policy(const FormWish& wish) {
 
 // Returns the KV blocks that a request may need. The policy's forms grow when they are needed, as
 // far as the path leads; a form that only an operator changes might not. While KV lends some, those
-// count that it has with the present weights, because it gets them back if the morph fails. Pages
-// of other models do not count, and those that other models have do.
+// count that it has with the present weights, because it gets them back if the morph fails. The
+// model's own pages count, not its quota.
 std::int64_t FormSteering::largest_kv(const MorphPolicy& policy, MorphMode mode) const {
   const bool trades = own_pages() != config_.bounds.budget.pages;
   if (mode != MorphMode::kOff) {
@@ -359,6 +363,10 @@ std::int64_t FormSteering::largest_kv(const MorphPolicy& policy, MorphMode mode)
                   : std::min(memory_.largest_kv_blocks, last.kv.blocks);
   }
   const Form& now = run_.committed();
+  if (kv_comes_back()) {
+    return std::min(with_kv_in(now, own_pages()).kv.blocks,
+                    with_kv_in(run_.wanted(), own_pages()).kv.blocks);
+  }
   const std::int64_t kept = run_.busy() ? with_free_pages(now).kv.blocks : now.kv.blocks;
   return std::min(
       {kept, run_.wanted().kv.blocks, trades ? with_kv_in(now, own_pages()).kv.blocks : kept});
@@ -368,8 +376,10 @@ void FormSteering::promise_kv() {
   if (run_.holds()) {
     return;  // the form will change again
   }
-  const std::int64_t released =
-      config_.mode == MorphMode::kOff ? config_.start.kv.blocks : largest_kv(policy_, config_.mode);
+  const std::int64_t released = config_.mode != MorphMode::kOff ? largest_kv(policy_, config_.mode)
+                                : config_.own_pages > 0
+                                    ? with_kv_in(config_.start, config_.own_pages).kv.blocks
+                                    : config_.start.kv.blocks;
   scheduler_.set_largest_kv(policy_rules() ? released : largest_kv(policy_, MorphMode::kOff),
                             released);
 }

@@ -153,13 +153,16 @@ class FormSteering {
   void set_policy(const FormWish& wish);
   void renew_policy();
   Result<Morph> grant_policy(const FormWish& wish);
-  Result<Morph> go_to(const Form& form, const std::string& reason);
+  Result<Morph> go_to(const Form& form, const std::string& reason, std::int64_t kv_later = 0);
   void end_pin();
   std::int64_t largest_kv(const MorphPolicy& policy, MorphMode mode) const;
   void promise_kv();
   std::int64_t own_pages() const;
   std::int64_t pages_needed(std::int64_t blocks) const;
   bool memory_is_open() const;
+  bool kv_comes_back() const;
+  bool awaits_memory();
+  std::int64_t needs_to_tell(std::int64_t blocks);
   void follow_quota();
   void take_quota();
   std::optional<TimeNs> gives_up_ns() const;
@@ -169,11 +172,16 @@ class FormSteering {
     std::int64_t largest_kv_blocks = 0;  // that the device has addresses for
     std::int64_t wanted = 0;             // quota of pages; the budget's, unless it has to shrink
     bool shrinks = false;                // the morph under way is for that
+    bool pin_grows = false;              // the pin names no KV blocks, so that KV may grow
     std::int64_t blocks = -1;            // that requests needed at the latest event
-    bool stale = true;                   // `told` is not right any more
     bool ruled = false;                  // the policy ruled at the latest event
-    MemoryUse told;
+    bool stale = true;                   // `told` is older than the latest change
+    MemoryUse told;                      // the latest report
     TimeNs told_ns = -kNsPerS;
+    TimeNs lacks_since_ns = -1;           // since when the quota is too small; -1: it is not
+    std::int64_t most_blocks = 0;         // that requests needed since window_ns
+    std::int64_t most_blocks_before = 0;  // and in the window before
+    TimeNs window_ns = 0;
   } memory_;
   Scheduler& scheduler_;
   QueueTimes& times_;

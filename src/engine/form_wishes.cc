@@ -76,8 +76,13 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
   }
   if (wish.release) {
     if (config_.mode == MorphMode::kOff) {
+      Form start = config_.start;
+      const std::int64_t now = std::min(config_.bounds.budget.pages, own_pages());
+      const std::int64_t later =
+          config_.own_pages > 0 ? with_kv_in(start, own_pages()).kv.blocks : 0;
+      start.kv.blocks = later > 0 ? with_kv_in(start, now).kv.blocks : start.kv.blocks;
       Result<Morph> morph =
-          go_to(config_.start, "released by an operator: the form as it was loaded");
+          go_to(start, "released by an operator: the form as it was loaded", later);
       if (morph.ok()) {
         end_pin();
         promise_kv();
@@ -92,8 +97,11 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
   if (!form.ok()) {
     return form.error();
   }
-  Result<Morph> morph = go_to(*form, "an operator's wish");
+  const bool comes_back = !wish.kv_blocks && config_.bounds.budget.pages < own_pages();
+  Result<Morph> morph =
+      go_to(*form, "an operator's wish", comes_back ? with_kv_in(*form, own_pages()).kv.blocks : 0);
   if (morph.ok()) {
+    memory_.pin_grows = !wish.kv_blocks;
     pin_ = FormWish{.layers = form->layer_precision, .embeddings = form->embeddings};
     ++changes_;
     promise_kv();
@@ -101,9 +109,11 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
   return morph;
 }
 
-Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason) {
+// `kv_later`: the KV blocks of the form once other models have returned the model's own memory.
+Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason,
+                                  std::int64_t kv_later) {
   const std::int64_t needed = scheduler_.largest_need();
-  if (form.kv.blocks < needed) {
+  if (std::max(form.kv.blocks, kv_later) < needed) {
     return too_large(
         "it has {} KV blocks, but a request that was accepted needs {}: ask for as many, or again "
         "when it has ended",
@@ -115,6 +125,7 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason) {
   }
   morph->reason = reason;
   run_.retarget(*morph, true, now_ns_);
+  memory_.shrinks = false;  // this morph takes its place
   promise_kv();
   return morph;
 }
@@ -176,7 +187,8 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
         to_string(form), format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes),
         fitting,
         pages < own_pages()
-            ? fmt::format(", or set mode off to get back {} that other models use, and ask again",
+            ? fmt::format("; other models use {} of the model's own memory: to get it back, set "
+                          "mode off",
                           format_bytes((own_pages() - pages) * budget.page_bytes))
             : "");
   }

@@ -23,8 +23,8 @@ struct MorphConfig {
   int moves_per_step = 16;
   double moves_share = 0.03;
   TimeNs decide_every_ns = 100 * kNsPerMs;  // the least time between two decisions
-  // Pages that the model always gets back from others with which it shares its devices: what it has
-  // in addition are theirs. 0: the budget's pages are its own for life.
+  // Pages that the model always gets back from models with which it shares its devices. Pages in
+  // addition are borrowed from them. 0: the model trades no memory.
   std::int64_t own_pages = 0;
   bool weighed = false;         // the policy lowers precision only when the fleet allows it
   std::uint64_t ids_after = 0;  // ids of the engine's morph steps are larger than this

@@ -56,7 +56,11 @@ void Fleet::handle(Event event) {
                         [&](const WantMigration& want) { on(want, replica, now_ns); },
                         [&](const WantGroups& want) { on(want, now_ns); },
                         [&](WantForm& want) { on(want, replica, now_ns); },
-                        [&](const WantQuota&) { pass_on(); },
+                        [&](const WantQuota&) {
+                          if (has_deadlines(index_of(replica))) {
+                            pass_on();
+                          }
+                        },
                         [&](const VariantsPacked& packed) { on(packed, now_ns); },
                         [&](const Tick&) { tick(now_ns); },
                         [&](const StepDone& done) {

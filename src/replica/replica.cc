@@ -77,6 +77,11 @@ ReadComponent read_from(std::shared_ptr<VariantStore> variants) {
   };
 }
 
+bool may_trade_memory(const ReplicaOptions& options) {
+  return options.morph && options.morph->mode != MorphMode::kOff &&
+         options.morph->bounds.most_kv_blocks == 0 && options.sizing.replicas() == 1;
+}
+
 bool may_join(const ReplicaOptions& options) {
   return options.morph && options.sizing.joins;
 }
@@ -337,12 +342,6 @@ BackgroundTask pack_in_background(const ReplicaOptions& options,
 
 namespace {
 
-// Replicas that may be joined count on each other's pages.
-bool may_trade_memory(const ReplicaOptions& options) {
-  return options.memory != nullptr && options.morph && options.morph->bounds.most_kv_blocks == 0 &&
-         options.sizing.replicas() == 1;
-}
-
 // Returns the options of a replica that begins with the memory that it has of those which trade it.
 // The weights always fit: a model keeps what its highest precision needs.
 ReplicaOptions with_memory(ReplicaOptions options, const ModelMemory::Lease& memory) {
@@ -368,7 +367,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& asked,
   const ModelSpec& spec = weights.checkpoint.spec();
   const auto gate = std::make_shared<EventGate>(inbox);
   Parts parts;
-  if (may_trade_memory(asked)) {
+  if (asked.memory != nullptr) {
     parts.memory = asked.memory->load([gate](WantQuota want) {
       gate->push({steady_now_ns(), want, ReplicaId{0}});
     });
@@ -428,10 +427,15 @@ void Replicas::emit(OutputBatch batch) {
   if (seen.running + seen.waiting == 0) {
     parts_.workers->rest(batch.replica);
   }
-  if (batch.memory && parts_.memory) {
-    parts_.memory->report(*batch.memory, batch.at_ns);
-  }
+  const bool failed = batch.groups != nullptr && !batch.groups->failed.empty();
+  const std::optional<MemoryUse> memory = batch.memory;
+  const TimeNs at_ns = batch.at_ns;
   sink_.emit(std::move(batch));
+  if (failed && parts_.memory != nullptr) {
+    parts_.memory->fail();
+  } else if (memory && parts_.memory != nullptr) {
+    parts_.memory->report(*memory, at_ns);
+  }
 }
 
 void Replicas::run() {

@@ -45,14 +45,12 @@ struct ReplicaOptions {
   MigratePolicy migrate = MigratePolicy::kOff;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
-  int holds_at_once = 8;                   // see GroupConfig::steps_at_once
-  TimeNs scaler_after_ns = 10 * kNsPerS;   // see GroupConfig
-  TimeNs device_timeout_ns = 0;            // see Member
-  std::shared_ptr<ModelTurns> turns = {};  // null: no other model has another priority
-  // Memory that it trades with other models, if it is one replica whose form may change; null:
-  // none.
-  std::shared_ptr<ModelMemory> memory = {};
-  std::int64_t most_pages = 0;  // that a device may have later, if more than in the sizing
+  int holds_at_once = 8;                     // see GroupConfig::steps_at_once
+  TimeNs scaler_after_ns = 10 * kNsPerS;     // see GroupConfig
+  TimeNs device_timeout_ns = 0;              // see Member
+  std::shared_ptr<ModelTurns> turns = {};    // null: no other model has another priority
+  std::shared_ptr<ModelMemory> memory = {};  // that it trades with other models; null: none
+  std::int64_t most_pages = 0;  // pages that a device may have later, if more than in the sizing
 };
 
 // Where weights are loaded from, and what is asked after each layer (see Harvest); may be empty.
@@ -60,6 +58,10 @@ struct WeightSource {
   const Checkpoint& checkpoint;
   std::function<bool()> await_turn = {};
 };
+
+// Returns true if the model may trade memory with others: a policy changes its form and its KV, and
+// it is one replica. Replicas that may be joined count on each other's pages.
+bool may_trade_memory(const ReplicaOptions& options);
 
 // Returns true if the replicas may be joined and split again: there are several, on pages, of a
 // model whose halves of a layer follow each other.

@@ -1,13 +1,16 @@
 #include "replica/shared_memory.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/check.h"
 
 namespace protean {
 namespace {
 
-// The most pages that a model may have through others. Each page may need a mapping of its own, and
-// the kernel allows a process some 65,530.
-constexpr std::int64_t kMostPages = std::int64_t{1} << 14;
+// The most pages that all models together may have by borrowing. Each page may need a mapping of
+// its own, and the kernel allows a process some 65,530.
+constexpr std::int64_t kMostPages = std::int64_t{1} << 15;
 
 // The time after which a model that has not given up memory is asked again.
 constexpr TimeNs kAskAgainNs = kNsPerS / 2;
@@ -24,10 +27,13 @@ void tell_all(const std::vector<std::pair<SharedMemory::Tell, WantQuota>>& wishe
 // them, which is the system's then.
 SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
   std::vector<MemoryAccount> accounts;
+  std::int64_t lent = devices.owed - devices.unused;
   for (const ModelMemory* const model : devices.models) {
     MemoryAccount& account = accounts.emplace_back(model->account_);
     account.needs = model->tell_ ? account.needs : account.quota;
+    lent += account.own - account.quota;
   }
+  check(lent == 0, "what models have and what none has is what they were given");
   accounts.push_back({.own = devices.owed, .needs = devices.owed, .most = devices.owed});
   const std::vector<std::int64_t> wanted = share_memory(accounts, devices.unused);
   const std::int64_t returned = std::min(wanted.back(), devices.unused);
@@ -44,7 +50,8 @@ SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
     account.quota += more;
     const std::int64_t wish = std::min(wanted[i], account.quota);
     const bool again = wish != account.quota && now_ns - model.wished_ns_ >= kAskAgainNs;
-    if (!model.tell_ || (more == 0 && wish == model.wished_ && !again)) {
+    const bool first = model.wishes_ == 0 && devices.models.size() > 1;
+    if (!model.tell_ || (more == 0 && wish == model.wished_ && !again && !first)) {
       continue;
     }
     model.wished_ = wish;
@@ -55,22 +62,42 @@ SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
   return wishes;
 }
 
+std::int64_t SharedMemory::unused_bytes() {
+  const std::lock_guard lock(mutex_);
+  std::int64_t bytes = 0;
+  for (const auto& [cpus, devices] : devices_) {
+    bytes += devices.unused * std::ssize(cpus);
+  }
+  return bytes;
+}
+
 ModelMemory::ModelMemory(std::shared_ptr<SharedMemory> all, std::vector<std::vector<int>> cpus,
-                         std::int64_t page_bytes, std::int64_t own_pages)
-    : all_(std::move(all)), devices_([&]() -> SharedMemory::Devices& {
+                         const Pages& pages)
+    : all_(std::move(all)),
+      devices_([&]() -> SharedMemory::Devices& {
         const std::lock_guard lock(all_->mutex_);
-        return all_->devices_[std::move(cpus)];
-      }()) {
-  const std::int64_t own = own_pages * page_bytes;
-  account_ = {.page_bytes = page_bytes, .own = own, .quota = own, .needs = 0, .most = own};
+        SharedMemory::Devices& devices = all_->devices_[cpus];
+        devices.count = cpus.size();
+        return devices;
+      }()),
+      pages_(pages) {
+  const std::int64_t own = pages.own * pages.bytes;
+  account_ = {.page_bytes = pages.bytes, .own = own, .quota = own, .needs = 0, .most = own};
   const std::lock_guard lock(all_->mutex_);
   devices_.models.push_back(this);
 }
 
 ModelMemory::~ModelMemory() {
+  leave();
+}
+
+void ModelMemory::leave() {
   SharedMemory::Wishes wishes;
   {
     const std::lock_guard lock(all_->mutex_);
+    if (std::exchange(left_, true)) {
+      return;
+    }
     std::erase(devices_.models, this);
     devices_.owed += account_.own - account_.quota;
     wishes = SharedMemory::share(devices_, wished_ns_);
@@ -82,20 +109,41 @@ ModelMemory::Lease::~Lease() {
   memory_->unload();
 }
 
+void ModelMemory::Lease::fail() const {
+  const std::lock_guard lock(memory_->all_->mutex_);
+  memory_->tell_ = nullptr;
+}
+
+// Memory of a model that has left may still be lent. The system does not have it, so the next model
+// that is loaded begins without it, as far as it can.
 std::unique_ptr<ModelMemory::Lease> ModelMemory::load(SharedMemory::Tell tell) {
-  const std::lock_guard lock(all_->mutex_);
-  std::int64_t all = 0;
-  for (const ModelMemory* const model : devices_.models) {
-    all += model->account_.own;
+  std::unique_ptr<Lease> lease;
+  SharedMemory::Wishes wishes;
+  {
+    const std::lock_guard lock(all_->mutex_);
+    std::int64_t all = 0;
+    for (const ModelMemory* const model : devices_.models) {
+      all += model->account_.own;
+    }
+    const std::int64_t page = pages_.bytes;
+    const std::int64_t lent =
+        std::min(devices_.owed, std::max<std::int64_t>(0, account_.quota - pages_.least * page)) /
+        page * page;
+    devices_.owed -= lent;
+    account_.quota -= lent;
+    const auto sharers = static_cast<std::int64_t>(devices_.models.size() * devices_.count);
+    const std::int64_t most =
+        std::max(pages_.own, std::min(all / page, kMostPages / std::max<std::int64_t>(1, sharers)));
+    account_.most = most * page;
+    account_.needs = account_.quota;
+    wished_ = account_.quota;
+    wishes_ = 0;
+    tell_ = std::move(tell);
+    lease.reset(new Lease(shared_from_this(), most));
+    wishes = SharedMemory::share(devices_, wished_ns_);
   }
-  const std::int64_t page = account_.page_bytes;
-  const std::int64_t most = std::max(account_.own / page, std::min(all / page, kMostPages));
-  account_.most = most * page;
-  account_.needs = account_.quota;
-  wished_ = account_.quota;
-  wishes_ = 0;
-  tell_ = std::move(tell);
-  return std::unique_ptr<Lease>(new Lease(shared_from_this(), most));
+  tell_all(wishes);
+  return lease;
 }
 
 void ModelMemory::unload() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,17 +30,22 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
+  // Returns the memory of all devices that is on its way from one model to another: the system has
+  // it, but no further model may take it.
+  std::int64_t unused_bytes();
+
  private:
   friend class ModelMemory;
   using Cpus = std::vector<std::vector<int>>;  // of each device
   struct Devices {
+    std::size_t count = 0;  // of the devices
     std::vector<ModelMemory*> models;
     std::int64_t unused = 0;  // bytes that no model has
     std::int64_t owed = 0;    // bytes of models that have left, which others are to give back
   };
   using Wishes = std::vector<std::pair<Tell, WantQuota>>;
 
-  // Called with the mutex held. What is returned is told without it.
+  // Called with the mutex held. The caller releases it and then tells the wishes.
   static Wishes share(Devices& devices, TimeNs now_ns);
 
   std::mutex mutex_;
@@ -47,13 +53,18 @@ class SharedMemory {
 };
 
 // The memory of one model: of one configuration, however often it is unloaded and loaded again.
-// Unloaded, it keeps its quota, but for what it had in addition to its own.
+// Unloaded, it returns what it has borrowed and keeps the rest of its quota.
 class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
  public:
-  // `cpus` are those of each device that the model is served on, `own_pages` the pages that each of
-  // the devices has for it.
+  // The pages of a model on each of its devices.
+  struct Pages {
+    std::int64_t bytes = 1;  // of a page
+    std::int64_t own = 0;    // that it was given when it was opened
+    std::int64_t least = 0;  // with which it can be loaded
+  };
+  // `cpus` are the CPUs of each device.
   ModelMemory(std::shared_ptr<SharedMemory> all, std::vector<std::vector<int>> cpus,
-              std::int64_t page_bytes, std::int64_t own_pages);
+              const Pages& pages);
   ~ModelMemory();
   ModelMemory(const ModelMemory&) = delete;
   ModelMemory& operator=(const ModelMemory&) = delete;
@@ -69,6 +80,8 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
     const std::int64_t own_pages;   // that it always gets back
     const std::int64_t most_pages;  // that it may have while it is loaded
 
+    // The devices of the model have failed: from now on it neither gives memory nor asks for any.
+    void fail() const;
     // Takes what the model's engine says of its memory.
     void report(const MemoryUse& use, TimeNs now_ns) const { memory_->report(use, now_ns); }
 
@@ -82,8 +95,10 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
     const std::shared_ptr<ModelMemory> memory_;
   };
   // `tell` takes each WantQuota to the model's engine, in any order and on any thread, and does not
-  // block.
+  // block. A model without others on its devices gets no WantQuota.
   std::unique_ptr<Lease> load(SharedMemory::Tell tell);
+  // The model is not loaded and never will be again. The destructor does the same.
+  void leave();
 
  private:
   friend class SharedMemory;
@@ -92,8 +107,10 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
 
   const std::shared_ptr<SharedMemory> all_;
   SharedMemory::Devices& devices_;
+  const Pages pages_;
   // Guarded by the mutex of `all_`.
   MemoryAccount account_;
+  bool left_ = false;
   SharedMemory::Tell tell_;   // empty while it is not loaded
   std::int64_t wished_ = 0;   // bytes, of the latest wish
   TimeNs wished_ns_ = 0;      // when that was told

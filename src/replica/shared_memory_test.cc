@@ -23,7 +23,8 @@ constexpr std::int64_t kPage = 4096;
 struct PlayedModel {
   PlayedModel(const std::shared_ptr<SharedMemory>& all, std::int64_t own_pages,
               std::vector<std::vector<int>> cpus = {{0, 1}})
-      : memory(std::make_shared<ModelMemory>(all, std::move(cpus), kPage, own_pages)) {
+      : memory(std::make_shared<ModelMemory>(all, std::move(cpus),
+                                             ModelMemory::Pages{kPage, own_pages, 10})) {
     load();
   }
   void load() {
@@ -61,7 +62,7 @@ TEST_F(SharedMemoryTest, AModelGetsMoreOnlyOnceAnotherHasGivenItBack) {
   busy.need(130, 0);
   ASSERT_TRUE(idle.wish);
   EXPECT_EQ(idle.wish->pages, 70);
-  EXPECT_FALSE(busy.wish) << "no model has given anything yet";
+  EXPECT_EQ(busy.wish->pages, 100) << "no model has given anything yet";
   idle.follow(20, 1);
   ASSERT_TRUE(busy.wish);
   EXPECT_EQ(busy.wish->pages, 130);
@@ -86,7 +87,8 @@ TEST_F(SharedMemoryTest, AReportThatCrossesAGrowthGivesNothingBack) {
 // A model whose engine comes to what it is told late, in any order, and takes time to shrink.
 struct LateModel {
   LateModel(const std::shared_ptr<SharedMemory>& all, std::int64_t own)
-      : memory(std::make_shared<ModelMemory>(all, std::vector<std::vector<int>>{{0}}, kPage, own)),
+      : memory(std::make_shared<ModelMemory>(all, std::vector<std::vector<int>>{{0}},
+                                             ModelMemory::Pages{kPage, own, 10})),
         quota(own),
         wanted(own) {}
 
@@ -193,6 +195,35 @@ TEST_F(SharedMemoryTest, MemoryOfAModelThatIsRemovedIsGivenBackByOthers) {
   EXPECT_EQ(borrower.wish->pages, 100) << "it is the system's";
 }
 
+TEST_F(SharedMemoryTest, AModelThatTakesTheMemoryOfAnotherBeginsWithoutWhatThatOneHasLent) {
+  auto former = std::make_unique<PlayedModel>(all, 100);
+  PlayedModel borrower(all, 100);
+  former->need(20, 0);
+  borrower.need(130, 0);
+  former->follow(20, 1);
+  borrower.follow(130, 1);
+  const auto next = std::make_shared<ModelMemory>(all, std::vector<std::vector<int>>{{0, 1}},
+                                                  ModelMemory::Pages{kPage, 100, 10});
+  former.reset();
+  const auto lease = next->load([](WantQuota) {});
+  EXPECT_EQ(lease->pages, 70);
+  EXPECT_EQ(lease->own_pages, 100);
+  lease->report({.quota_bytes = 70 * kPage, .needs_bytes = 90 * kPage, .wish = 1}, 2);
+  EXPECT_EQ(borrower.wish->pages, 110) << "it gets the rest back as its own";
+}
+
+TEST_F(SharedMemoryTest, AModelWhoseDevicesFailNeitherGivesNorAsks) {
+  PlayedModel lender(all, 100);
+  PlayedModel failing(all, 100);
+  lender.need(20, 0);
+  failing.need(130, 0);
+  ASSERT_EQ(lender.wish->pages, 70);
+  failing.lease->fail();
+  lender.follow(20, 1);
+  EXPECT_EQ(lender.wish->pages, 100) << "what was to be lent comes back";
+  EXPECT_EQ(failing.wish->pages, 100);
+}
+
 // One model is idle and lends memory to another one under load; then it has a load itself.
 TEST_F(SharedMemoryTest, TradesChangeNoToken) {
   constexpr std::uint64_t kMostRequests = 20'000;
@@ -202,8 +233,9 @@ TEST_F(SharedMemoryTest, TradesChangeNoToken) {
     ReplicaOptions options = groupable(1);
     options.morph->mode = MorphMode::kBalanced;
     const PageBudget& budget = options.sizing.budget;
-    options.memory = std::make_shared<ModelMemory>(all, std::vector<std::vector<int>>{{}},
-                                                   budget.page_bytes, budget.pages);
+    options.memory = std::make_shared<ModelMemory>(
+        all, std::vector<std::vector<int>>{{}},
+        ModelMemory::Pages{budget.page_bytes, budget.pages, budget.pages});
     return options;
   };
   const auto own_bytes = [](const ReplicaOptions& options) {
