@@ -27,6 +27,10 @@ double StepSpeed::step_s(const StepPrecision& precision, const Batch& batch) con
   return corrected_s(cost_, precision, batch);
 }
 
+double StepSpeed::step_s(const StepPrecision& precision, const StepWork& work) const {
+  return predict_us(cost_, work, precision) * correction_.factor(precision.layers) / kUsPerS;
+}
+
 double StepSpeed::corrected_s(const StepCost& cost, const StepPrecision& precision,
                               const Batch& batch) const {
   const PromptWork& prompt = batch.prompt;

@@ -48,6 +48,7 @@ class StepSpeed {
 
   // Predicts the time from the end of a step to the end of the next one.
   double step_s(const StepPrecision& precision, const Batch& batch) const;
+  double step_s(const StepPrecision& precision, const StepWork& work) const;
 
   // Predicts the time to compute all of the batch's prompts, in as many steps as they need, while
   // its sequences decode, through all stages.

@@ -132,10 +132,15 @@ class Engine {
 
   // Live migration, see Scheduler. What ends a loan, a pause or a reservation may let other
   // sequences run, so it takes a time.
-  std::vector<RequestId> decoding() const { return scheduler_.all_decoding(); }
-  std::optional<Scheduler::Decoding> decoding(RequestId request) const {
-    return scheduler_.decoding(request);
+  std::vector<RequestId> decoding() const {
+    return kv_settled() ? scheduler_.all_decoding() : std::vector<RequestId>();
   }
+  std::optional<Scheduler::Decoding> decoding(RequestId request) const {
+    return kv_settled() ? scheduler_.decoding(request) : std::nullopt;
+  }
+  // Devices come to a change of where KV lies before their next step. Until that is complete, no
+  // request counts as decoding here.
+  void await_step() { settled_by_step_ = scheduler_.last_step() + 1; }
   void pause(RequestId request) { scheduler_.pause(request); }
   void resume(RequestId request, TimeNs now_ns);
   std::vector<BlockId> lend(RequestId request, std::size_t first, std::size_t count) {
@@ -156,6 +161,9 @@ class Engine {
   std::optional<std::vector<BlockId>> receive(std::int64_t blocks) {
     return scheduler_.receive(blocks);
   }
+  // Returns true if what comes behind the started steps may wait for long: for one of them that
+  // takes longer than steps do while a place is kept, or for a turn.
+  bool computes_for_long() const;
   // Gives up a kept place and the blocks received for it.
   void drop(std::span<const BlockId> received, TimeNs now_ns);
   int block_tokens() const { return block_tokens_; }
@@ -198,6 +206,9 @@ class Engine {
   void begin(TimeNs now_ns);
   void settle();
   void limit_prompts();
+  bool kv_settled() const {
+    return scheduler_.last_step() - started_.size() >= settled_by_step_;
+  }
   TimeNs expected_wait_ns();
   Prospect expect(int priority, TimeNs due_ns, const PromptWork& prompt) const;
   TimeNs due_ns_of(const Deadlines& deadlines, const PromptWork& prompt, TimeNs now_ns) const;
@@ -226,6 +237,7 @@ class Engine {
   TimeNs expected_wait_ns_ = 0;
   TimeNs expected_at_ns_ = -1;  // when that was predicted
   bool held_ = false;
+  std::uint64_t settled_by_step_ = 0;  // see await_step()
 };
 
 }  // namespace protean

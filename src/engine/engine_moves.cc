@@ -1,8 +1,10 @@
 // How requests leave one engine for another.
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
+#include "control/predict.h"
 #include "engine/engine.h"
 
 namespace protean {
@@ -45,6 +47,13 @@ bool Engine::keep_place(const Scheduler::Decoding& sequence) {
   const bool kept = has_room_for(sequence) && scheduler_.keep_place();
   limit_prompts();
   return kept;
+}
+
+bool Engine::computes_for_long() const {
+  return executor_.awaits_turn() ||
+         std::any_of(started_.begin(), started_.end(), [this](const StartedStep& step) {
+           return times_.speed().step_s(step.precision, step.work) > kShortStepS;
+         });
 }
 
 void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns) {

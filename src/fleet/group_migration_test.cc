@@ -87,6 +87,34 @@ TEST(GroupMigration, AReplicaThatDoesNotServeAloneOrChangesIsRefused) {
   scene.expect_all_answered();
 }
 
+// Their devices come to what parts them before their next step.
+TEST(GroupMigration, ReplicasThatHaveJustPartedGiveNoRequestBeforeTheirNextStep) {
+  GroupScene scene({.replicas = 3, .blocks = 60});
+  for (int topic = 0; topic < 3; ++topic) {
+    scene.arrive(topic, 20, 150);
+  }
+  work_all(scene, 3);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  for (int i = 0; i < 200 && scene.changing(); ++i) {
+    scene.ready();
+    work_all(scene, 1);
+  }
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  for (int i = 0; i < 600 && scene.changing(); ++i) {
+    scene.ready();
+    scene.work(i % 2);
+  }
+  ASSERT_EQ(scene.groups(), "0 1 2");
+  const auto chosen = [&] {
+    return scene.fleet->migrate(ReplicaId{0}, ReplicaId{2}, 1, scene.now_ns).value();
+  };
+  EXPECT_EQ(chosen(), 0);
+  work_all(scene, 3);
+  EXPECT_EQ(chosen(), 1);
+  scene.settle();
+  scene.expect_all_answered();
+}
+
 // Forms do not change, so nothing but the migration keeps the group together.
 TEST(GroupMigration, AGroupPartsOnceItsRequestsHaveMoved) {
   GroupScene scene({.replicas = 3, .blocks = 60, .morphs = false});

@@ -69,6 +69,7 @@ class HomeExecutor final : public Executor {
   void move_blocks(std::vector<BlockMove> moves) override { own_.move_blocks(std::move(moves)); }
   bool set_quota(std::int64_t pages) override { return joint_ == nullptr && own_.set_quota(pages); }
   DeviceUse use() const override { return own_.use(); }
+  bool awaits_turn() const override { return own_.awaits_turn(); }
 
  private:
   Executor& own_;

@@ -42,8 +42,7 @@ std::optional<std::vector<BlockMove>> LiveMigration::source_advanced(TimeNs now_
   return stage_ == Stage::kPausing ? next(now_ns) : std::nullopt;
 }
 
-// Copies full blocks first and as long as many are left, then pauses the request and copies the
-// rest.
+// Copies full blocks as long as many are left, then pauses the request and copies the rest.
 std::optional<std::vector<BlockMove>> LiveMigration::next(TimeNs now_ns) {
   const auto now = still_decoding();
   if (!now) {
@@ -53,7 +52,7 @@ std::optional<std::vector<BlockMove>> LiveMigration::next(TimeNs now_ns) {
   const auto tokens = static_cast<std::size_t>(from_.block_tokens());
   const auto computed = static_cast<std::size_t>(now->computed);
   const std::size_t full = computed / tokens;
-  const std::size_t few = received_.empty() ? 0 : kBlocksAtOnce;
+  const std::size_t few = received_.empty() && to_.computes_for_long() ? 0 : kBlocksAtOnce;
   if (stage_ == Stage::kCopying && full - received_.size() > few) {
     return copy_until(std::min(full, received_.size() + kBlocksAtOnce), now_ns);
   }

@@ -12,10 +12,11 @@ namespace protean {
 
 // Moves one request that decodes from one engine to another with its KV (Llumnix, OSDI 2024,
 // section 4.2). Blocks that are full are copied in stages while the request goes on. When few are
-// left, it pauses after its step, the last blocks are copied, and the other engine adopts it. The
-// first copy may wait for a long step of that engine, but the request does not pause for it; the
-// steps that follow are short. Until then it belongs to its first engine: it may end, be cancelled or be preempted there, and the
-// migration is then called off. Engines outlive it.
+// left, it pauses after its step, the last blocks are copied, and the other engine adopts it. If
+// that engine computes a long step, a first copy waits for the step while the request goes on; the
+// steps that follow are short. Until it is adopted, the request belongs to its first engine: it may
+// end, be cancelled or be preempted there, and the migration is then called off. Engines outlive
+// it.
 class LiveMigration {
  public:
   LiveMigration(RequestId request, Engine& from, Engine& to)

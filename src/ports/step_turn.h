@@ -32,7 +32,7 @@ class TimeShare {
   // for at most 1 / r of that time.
   virtual int priority() const = 0;
   virtual void set_priority(int priority) = 0;
-  // Returns the seconds for which its devices have computed the steps that have ended, all together.
+  // Returns the seconds for which its devices have computed steps that have ended, all together.
   virtual double step_seconds() const = 0;
 };
 
