@@ -424,8 +424,9 @@ void Regrouping::part() {
     return;
   }
   config_.devices->part(first());
-  for (const ReplicaId home : group_.homes) {
-    at(home).executor->part();
+  for (std::size_t home = 0; home < count(); ++home) {
+    at(group_.homes[home]).executor->part();
+    engine(home).await_step();
   }
   joint_.reset();
   end();
