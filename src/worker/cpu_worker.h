@@ -74,10 +74,10 @@ class CpuWorker : public Executor {
   void rest();
 
   // Copies KV blocks of another worker into this one's, after the steps started so far and before
-  // any later one; then calls `done` on a device's thread. Each worker stands alone or leads a
-  // unified group, which has computed a step since it was unified. The source's blocks and what its
-  // devices hold must not change until `done`, and this worker must be stopped before the source is
-  // destroyed.
+  // any later one; then calls `done` on a device's thread, unless a device is given up. Each worker
+  // stands alone or leads a unified group, and the source has computed a step since it became or
+  // left a group. The source's blocks and what its devices hold must not change until `done`, and
+  // this worker must be stopped before the source is destroyed.
   void copy_blocks(CpuWorker& source, const std::vector<BlockMove>& moves,
                    std::function<void()> done);
 

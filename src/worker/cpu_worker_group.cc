@@ -214,9 +214,13 @@ void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& mov
   check(from.formation.home_count() == 1 && to.formation.home_count() == 1,
         "KV is copied between what serves as one");
   const bool one_fabric = fabric_ != nullptr && fabric_ == source.fabric_;
+  const auto given_up = [](const DeviceWorker* device) { return device->given_up(); };
+  if (std::any_of(from.devices.begin(), from.devices.end(), given_up)) {
+    return;  // called off
+  }
   std::vector<std::shared_ptr<const KvLayout>> layouts;
   for (const DeviceWorker* const device : from.devices) {
-    check(!device->changes_kv(), "the KV that is copied has its place");
+    check(!device->layout_changes(), "the KV that is copied has its place");
     layouts.push_back(std::make_shared<const KvLayout>(device->rank().kv().layout()));
   }
   KvCopy copy{.sources = {}, .moves = moves, .groups = {}, .done = {}};

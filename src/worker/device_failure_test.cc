@@ -248,17 +248,27 @@ TEST(DeviceFailure, TheDevicesOfOneReplicaPart) {
   }
 }
 
-// The device hangs before it comes to the change after which its blocks have other numbers.
+// The device hangs before it comes to the change after which its blocks have other numbers. Once it
+// is given up, a copy is called off.
 TEST(DeviceFailureDeathTest, NoKvIsCopiedWhoseDeviceHasNotComeToAChangeOfIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::vector<HoldShards> steps = drops(false);
-  const auto constraint = std::make_shared<Hanging>();
-  FailingScene failing;
-  const LetGo at_end{{constraint}};
-  failing.join(steps, steps.size());
-  failing.hang(constraint, 2, 0);
-  failing.leader().unify();
-  EXPECT_DEATH(failing.leader().copy_blocks(failing.leader(), {}, [] {}), "has its place");
+  for (const bool unifies : {true, false}) {
+    const auto constraint = std::make_shared<Hanging>();
+    FailingScene failing;
+    const LetGo at_end{{constraint}};
+    failing.join(steps, unifies ? steps.size() : 0);
+    const int victim = failing.hang(constraint, 2, 0);
+    if (unifies) {
+      failing.leader().unify();
+    } else {
+      failing.leader().part();
+    }
+    CpuWorker& source = failing.scene.worker(unifies ? 0 : victim);
+    EXPECT_DEATH(source.copy_blocks(source, {}, [] {}), "has its place");
+    failing.scene.worker(victim).give_up();
+    source.copy_blocks(source, {}, [] { ADD_FAILURE() << "a copy without its source"; });
+  }
 }
 
 // The swap of a layer that the failed device alone holds: it fails before, while it prepares the

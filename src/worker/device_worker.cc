@@ -106,11 +106,6 @@ bool changes_homes(const DeviceEntry& entry) {
   return change != nullptr && change->change->kv != GroupChange::Kv::kStays;
 }
 
-bool moves_kv(const DeviceEntry& entry) {
-  const auto* const change = std::get_if<DeviceChange>(&entry);
-  return changes_homes(entry) || (change != nullptr && change->change->hold.has_value());
-}
-
 }  // namespace
 
 // Counts commits that end, and reports nothing of a device that was given up.
@@ -196,7 +191,7 @@ bool DeviceWorker::finish() {
 void DeviceWorker::push(DeviceEntry entry) {
   if (!given_up_) {
     ++unfinished_;
-    kv_changes_ += moves_kv(entry) ? 1 : 0;
+    layout_changes_ += std::holds_alternative<DeviceChange>(entry) ? 1 : 0;
     if (changes_homes(entry)) {
       const std::lock_guard lock(resizes_mutex_);
       ++home_changes_;
@@ -286,12 +281,12 @@ void DeviceWorker::move_early_in_turn() {
   std::vector<std::shared_ptr<KvShare>> shares;
   {
     const std::lock_guard lock(early_.mutex);
-    early_.look_after = {};
     std::erase_if(early_.shares,
                   [this](const auto& share) { return given_up_ || !share->has_more(); });
     shares = early_.shares;
   }
   if (shares.empty()) {
+    early_.look_after = {};
     return;
   }
   bool moved = false;
@@ -303,13 +298,13 @@ void DeviceWorker::move_early_in_turn() {
       }
       early_.bytes += *bytes;
       moved = true;
-  early_.look_after = moved ? std::chrono::microseconds()
-                            : std::clamp(2 * early_.look_after, kLookSoon, kLookAtLast);
       if (!background_.may_go_on()) {
         return;
       }
     }
   }
+  early_.look_after = moved ? std::chrono::microseconds()
+                            : std::clamp(2 * early_.look_after, kLookSoon, kLookAtLast);
   if (!moved) {
     background_.await_task(early_.look_after);
   }
@@ -403,8 +398,8 @@ void DeviceWorker::run(const DeviceChange& entry) {
   }
   if (!change.hold) {
     rank_->change(change, entry.device, memory);
+    --layout_changes_;
     if (change.kv != GroupChange::Kv::kStays) {
-      --kv_changes_;
       const std::lock_guard lock(resizes_mutex_);
       --home_changes_;
     }
@@ -414,7 +409,7 @@ void DeviceWorker::run(const DeviceChange& entry) {
   check(filled.has_value(), "what is committed was prepared and not aborted");
   memory = std::move(filled->memory);
   rank_->change(change, entry.device, memory);
-  --kv_changes_;  // before the end is told
+  --layout_changes_;  // before the end is told
   const HoldShards& step = change.hold->step;
   const bool attention = step.component == Component::kAttention;
   swapper_.give_back(change.hold->id, std::move(memory),

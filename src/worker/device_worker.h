@@ -134,9 +134,9 @@ class DeviceWorker {
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
   const Rank& rank() const { return *rank_; }
-  // Returns true while it has an entry that changes where its KV lies: KvStore::layout() must not be
-  // called then.
-  bool changes_kv() const { return kv_changes_ > 0; }
+  // Returns true while it has an entry that may change where its KV lies: KvStore::layout() must
+  // not be called then.
+  bool layout_changes() const { return layout_changes_ > 0; }
   bool has_pages() const { return pages_.pool != nullptr; }
   std::int64_t pages() const { return pages_.pool->pages(); }
   // Sets how many pages it has, without those that it lacks. Fails if too few are free.
@@ -181,7 +181,7 @@ class DeviceWorker {
   std::atomic<bool> given_up_ = false;
   std::once_flag tells_loss_;
   std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported
-  std::atomic<int> kv_changes_ = 0;  // entries that change where KV lies
+  std::atomic<int> layout_changes_ = 0;  // entries that may change where KV lies
   std::binary_semaphore thread_ends_{0};
   // Changes of homes among the entries, and resizes that wait for them.
   std::mutex resizes_mutex_;
