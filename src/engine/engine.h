@@ -206,9 +206,7 @@ class Engine {
   void begin(TimeNs now_ns);
   void settle();
   void limit_prompts();
-  bool kv_settled() const {
-    return scheduler_.last_step() - started_.size() >= settled_by_step_;
-  }
+  bool kv_settled() const { return scheduler_.last_step() - started_.size() >= settled_by_step_; }
   TimeNs expected_wait_ns();
   Prospect expect(int priority, TimeNs due_ns, const PromptWork& prompt) const;
   TimeNs due_ns_of(const Deadlines& deadlines, const PromptWork& prompt, TimeNs now_ns) const;

@@ -124,8 +124,10 @@ void FormSteering::advance(bool quiet) {
       go_towards(wanted);  // KV was to lend more than the first swap needs
     } else {
       changed_ns_ = now_ns_;
-      if (wanted.form.embeddings != run_.committed().embeddings) {
-        // Needs that swing about what KV would have left must not begin it again and again.
+      if (wanted.form.layer_precision == run_.committed().layer_precision &&
+          wanted.form.embeddings != run_.committed().embeddings) {
+        // Without a pause, a need that varies around the remaining blocks would begin the morph at
+        // each decision.
         failed_.push_back(
             {{0, Component::kEmbeddings, wanted.form.embeddings}, now_ns_ + kFailedPauseNs});
       }
