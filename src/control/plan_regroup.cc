@@ -181,13 +181,23 @@ Result<std::int64_t> kv_blocks_to_regroup(const ModelSpec& spec, const Form& hom
   if (all.ok()) {
     return home.kv.blocks;
   }
+  if (all.error().code != ErrorCode::kExhausted) {
+    return all.error();
+  }
   std::int64_t most = 0;
-  for (std::int64_t beyond = home.kv.blocks; most + 1 < beyond;) {
-    const std::int64_t middle = most + (beyond - most) / 2;
-    (fits(middle).ok() ? most : beyond) = middle;
+  std::int64_t beyond = home.kv.blocks;
+  // Mostly a device has two layers' KV more on the way than before it.
+  for (std::int64_t next = beyond * spec.layers / (spec.layers + 2); most + 1 < beyond;
+       next = most + (beyond - most) / 2) {
+    next = std::clamp(next, most + 1, beyond - 1);
+    (fits(next).ok() ? most : beyond) = next;
   }
   if (most == 0) {
-    return fits(1).error();
+    return make_error(
+        ErrorCode::kExhausted,
+        "{}, however small the KV cache is: group fewer replicas, or give each device "
+        "more memory",
+        fits(1).error().message);
   }
   return most;
 }

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 namespace protean {
 namespace {
 
@@ -70,6 +68,17 @@ TEST(KvBlocksToRegroup, ByShardsKvIsExchangedInPlace) {
   const Form home = replica_of(spec, 1000);
   EXPECT_EQ(kv_blocks_to_regroup(spec, home, 2, GroupBy::kShards, exactly(spec, home)).value(),
             1000);
+}
+
+TEST(KvBlocksToRegroup, FailsIfWeightsAloneLeaveNoRoom) {
+  const ModelSpec spec = small_model(4);
+  const Form home = replica_of(spec, 24);
+  PageBudget budget = exactly(spec, replica_of(spec, 1));
+  budget.pages -= 8;
+  const auto blocks = kv_blocks_to_regroup(spec, home, 2, GroupBy::kLayers, budget);
+  ASSERT_FALSE(blocks.ok());
+  EXPECT_NE(blocks.error().message.find("however small the KV cache is"), std::string::npos)
+      << blocks.error().message;
 }
 
 TEST(KvBlocksToRegroup, FailsIfTheReplicasCannotBeDivided) {

@@ -49,7 +49,7 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
       const Group& group = grouping_.group(replica);
       candidate.homes = grouping_.homes_of(replica);
       candidate.home_kv_blocks = group.home.kv.blocks;
-      candidate.whole_kv_blocks = std::ssize(group.homes) * group.home.kv.blocks;
+      candidate.whole_kv_blocks = group.blocks_apart();
     }
   }
   return candidates;

@@ -162,9 +162,9 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     return refused("{}", blocks.error().message);
   }
   if (*blocks < shape.home.kv.blocks) {
-    if (!stations_[index(change.homes.front())].engine->form()) {
-      return refused("KV has to shrink to {} blocks a replica, but its form never changes",
-                     *blocks);
+    const ReplicaId first = change.homes.front();
+    if (const Engine& engine = *stations_[index(first)].engine; !engine.form()) {
+      return refused("{}", check_room(engine, first, *blocks, true).error().message);
     }
     shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
   }
@@ -178,13 +178,19 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
   return Regroup{change.homes, change.by, true, *std::move(morph)};
 }
 
-// Refuses a group for which KV shrinks and that has no more of it in the end.
-Status Grouping::check_gain(const Shape& shape) const {
-  const std::int64_t before = std::ssize(shape.homes) * shape.shrunk_from;
-  const std::int64_t most = most_kv_blocks(config_, shape.wide);
-  return most > before || shape.shrunk_from == 0
-             ? Status()
-             : refused("the group would have {} KV blocks, and its replicas have {}", most, before);
+// Refuses a policy a group for which KV shrinks, if that gains nothing or has to preempt a request.
+Status Grouping::check_shrink(const Shape& shape) const {
+  if (shape.shrunk_from == 0) {
+    return {};
+  }
+  for (const ReplicaId home : shape.homes) {
+    const Station& station = stations_[index(home)];
+    Status room = check_room(*station.engine, home, shape.home.kv.blocks, false);
+    if (!room.ok() && !station.parked) {
+      return room;
+    }
+  }
+  return check_gain(config_, shape.wide, std::ssize(shape.homes) * shape.shrunk_from);
 }
 
 Status Grouping::check_wish(const GroupWish& wish) const {
@@ -273,8 +279,8 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   while (const auto change = next_change(ahead)) {
     Result<Regroup> next = look_ahead(*change, ahead);
     if (next.ok() && next->together && !insists) {
-      if (Status gain = check_gain(ahead[index(change->homes.front())].back()); !gain.ok()) {
-        next = gain.error();
+      if (Status may = check_shrink(ahead[index(change->homes.front())].back()); !may.ok()) {
+        next = refused("{}", may.error().message);
       }
     }
     if (!next.ok()) {

@@ -76,7 +76,8 @@ bool Regrouping::concerns(ReplicaId replica) const {
 std::string Regrouping::stage() const {
   switch (stage_) {
     case Stage::kSettling:
-      return "waits for the replicas' forms";
+      return group_.shrunk_from > 0 ? "waits for smaller KV caches"
+                                    : "waits for the replicas' forms";
     case Stage::kJoining:
     case Stage::kUnifying:
     case Stage::kDividing:
@@ -205,12 +206,18 @@ void Regrouping::settle() {
   stage_ = Stage::kJoining;
 }
 
-// Finds the forms on the way. Returns why there is no way.
+// Finds the forms on the way, or lets the homes' KV shrink for it, after which they rest again.
+// Returns why there is no way.
 std::optional<Error> Regrouping::agree() {
+  const bool shrunk = group_.shrunk_from > 0;
+  if (shrunk) {
+    record_.preempted += static_cast<int>(preemptions() - wait_.preemptions);
+    wait_.preemptions = preemptions();
+  }
   group_.home = numbered(engine(0).form().value_or(forms_[0]));
   for (std::size_t home = 1; home < count(); ++home) {
     const Form other = numbered(engine(home).form().value_or(forms_[home]));
-    if (other != group_.home) {
+    if (other != group_.home && !shrunk) {
       return make_error(ErrorCode::kUnavailable,
                         "replicas {} and {} have different forms, '{}' and '{}': ask for equal "
                         "ones first",
@@ -224,8 +231,18 @@ std::optional<Error> Regrouping::agree() {
   if (!blocks.ok()) {
     return blocks.error();
   }
-  if (*blocks < group_.home.kv.blocks) {
+  if (*blocks < group_.home.kv.blocks && !shrunk) {
     return shrink_homes(*blocks);
+  }
+  for (std::size_t home = 0; shrunk && home < count(); ++home) {
+    const std::int64_t now = engine(home).form()->kv.blocks;
+    if (now != *blocks) {
+      return make_error(
+          ErrorCode::kExhausted,
+          "the KV cache of replica {} stays at {} blocks and cannot shrink to {}: see "
+          "why in the history of its form",
+          group_.homes[home].value, now, *blocks);
+    }
   }
   group_.wide = divided_form(group_.home, homes, group_.by).value();
   joined_ = form_ = joined_form(group_.home, homes);
@@ -442,12 +459,14 @@ void Regrouping::end() {
     const std::int64_t most = std::max(limits.kv_blocks, limits.largest_kv_blocks);
     engine(home).limit_steps(std::numeric_limits<int>::max());
     engine(home).promise_kv(most, most);
-    if (!together_ && group_.shrunk_from > 0) {
-      grow_home(home);
+    // A home has the KV that it had, unless an operator chose another form for the group.
+    bool resumes = together_ || !engine(home).at_pin();
+    if (!resumes && group_.shrunk_from > 0) {
+      resumes = !grow_home(home);
     }
     engine(home).hold_form(false);
     engine(home).go_on(now_ns_);
-    if (together_ || !engine(home).at_pin()) {  // a home has the KV that it had
+    if (resumes) {
       engine(home).resume_form(now_ns_);
     }
   }

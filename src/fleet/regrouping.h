@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -65,9 +66,21 @@ struct Group {
   Form home;                      // of each home
   Form wide;                      // of the group when it was formed
   std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
-  // KV blocks of each home before they shrank for the group; 0: they did not.
-  std::int64_t shrunk_from = 0;
+  std::int64_t shrunk_from = 0;   // KV blocks of each home before they shrank, if they did
+
+  // KV blocks that the homes have together without the group.
+  std::int64_t blocks_apart() const {
+    return static_cast<std::int64_t>(homes.size()) * std::max(shrunk_from, home.kv.blocks);
+  }
 };
+
+// Refuses to shrink a replica's KV to so many blocks for a group: its form never changes, a request
+// needs more, or more are in use. The latter only if no request may be preempted.
+Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt);
+
+// Refuses a group of this form, for which KV shrinks, if it would have no more KV blocks than its
+// homes had before.
+Status check_gain(const GroupConfig& config, const Form& wide, std::int64_t before);
 
 // Takes replicas to one group, or a group to its replicas, while their requests go on (AMOEBA
 // section 3.2, KunServe section 4). At each moment the devices hold a legal form; the direction may
@@ -153,7 +166,8 @@ class Regrouping {
   struct Wait {
     std::string reason;
     TimeNs until_ns = 0;
-    int attempts = 0;  // in a row
+    int attempts = 0;              // in a row
+    std::int64_t preemptions = 0;  // of the homes when their KV began to shrink
   };
   struct News {  // that was not taken yet
     std::vector<std::pair<RequestId, ReplicaId>> moved;
@@ -177,7 +191,8 @@ class Regrouping {
   void settle();
   std::optional<Error> agree();
   std::optional<Error> shrink_homes(std::int64_t blocks);
-  void grow_home(std::size_t home);
+  bool grow_home(std::size_t home);
+  std::int64_t preemptions() const;
   void join();
   void begin_joint_steps();
   void join_executors();

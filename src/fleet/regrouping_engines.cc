@@ -1,8 +1,10 @@
-// How the engines of homes make room for the way, become one, and one becomes theirs again.
+// How the KV of homes shrinks for a group, how their engines become one, and one becomes theirs
+// again.
 
 #include <utility>
 
 #include "base/check.h"
+#include "control/plan_regroup.h"
 #include "fleet/regrouping.h"
 
 namespace protean {
@@ -12,16 +14,63 @@ constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
 
 }  // namespace
 
-// Returns why the homes' KV cannot shrink.
+Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt) {
+  if (!engine.form()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "KV of replica {} has to shrink to {} blocks: start the server with --morph, "
+                      "or with that many blocks",
+                      replica.value, blocks);
+  }
+  if (const std::int64_t needed = engine.largest_need(); needed > blocks) {
+    return make_error(ErrorCode::kExhausted,
+                      "KV of replica {} has to shrink to {} blocks, but a request needs {}: ask "
+                      "again when it has ended",
+                      replica.value, blocks, needed);
+  }
+  const std::int64_t used = engine.observe().kv_blocks_used;
+  return may_preempt || used <= blocks
+             ? Status()
+             : make_error(ErrorCode::kExhausted,
+                          "KV of replica {} has to shrink to {} blocks, but {} are in use",
+                          replica.value, blocks, used);
+}
+
+Status check_gain(const GroupConfig& config, const Form& wide, std::int64_t before) {
+  const std::int64_t most = most_kv_blocks(config, wide);
+  return most > before
+             ? Status()
+             : make_error(ErrorCode::kExhausted,
+                          "the group would have {} KV blocks, and its replicas have {} together",
+                          most, before);
+}
+
+std::int64_t Regrouping::preemptions() const {
+  std::int64_t sum = 0;
+  for (const ReplicaId home : group_.homes) {
+    sum += stations_[static_cast<std::size_t>(home.value)].engine->observe().preemptions_total;
+  }
+  return sum;
+}
+
+// Lets the KV of all homes shrink between two steps. Returns why it cannot. Sequences that run are
+// preempted only if an operator asks for the group.
 std::optional<Error> Regrouping::shrink_homes(std::int64_t blocks) {
-  const bool again = std::exchange(group_.shrunk_from, group_.home.kv.blocks) > 0;
+  const bool insists = parts_ == Parts::kAtOnce;
+  Form home_form = group_.home;
+  home_form.kv.blocks = blocks;
+  const Form wide = divided_form(home_form, static_cast<int>(count()), group_.by).value();
+  if (Status gain = check_gain(config_, wide, group_.blocks_apart()); !insists && !gain.ok()) {
+    return gain.error();
+  }
   for (std::size_t home = 0; home < count(); ++home) {
-    if (again || !engine(home).form()) {
-      return make_error(ErrorCode::kExhausted,
-                        "replica {} has to shrink its KV cache from {} to {} blocks, and {}",
-                        group_.homes[home].value, group_.home.kv.blocks, blocks,
-                        again ? "it has failed to" : "its form never changes");
+    if (Status room = check_room(engine(home), group_.homes[home], blocks, insists); !room.ok()) {
+      return room.error();
     }
+  }
+  group_.shrunk_from = group_.home.kv.blocks;
+  wait_.preemptions = preemptions();
+  hold_all();  // so that no request takes the blocks to which others move
+  for (std::size_t home = 0; home < count(); ++home) {
     const Result<Morph> morph = engine(home).lead_form({.layers = group_.home.layer_precision,
                                                         .embeddings = group_.home.embeddings,
                                                         .kv_blocks = blocks},
@@ -29,20 +78,21 @@ std::optional<Error> Regrouping::shrink_homes(std::int64_t blocks) {
     if (!morph.ok()) {
       return morph.error();
     }
+    engine(home).promise_kv(blocks, group_.shrunk_from);
   }
   return std::nullopt;
 }
 
-// Gives a home the KV back that it had before the group.
-void Regrouping::grow_home(std::size_t home) {
+// Gives a home the KV back that it had before the group. Returns false if it cannot have it.
+bool Regrouping::grow_home(std::size_t home) {
   const std::optional<Form> form = engine(home).form();
-  if (!form || !at(group_.homes[home]).failure.empty()) {
-    return;
-  }
-  (void)engine(home).lead_form({.layers = form->layer_precision,
-                                .embeddings = form->embeddings,
-                                .kv_blocks = group_.shrunk_from},
-                               now_ns_);
+  return !form || !at(group_.homes[home]).failure.empty() ||
+         engine(home)
+             .lead_form({.layers = form->layer_precision,
+                         .embeddings = form->embeddings,
+                         .kv_blocks = group_.shrunk_from},
+                        now_ns_)
+             .ok();
 }
 
 // Makes one engine of all.

@@ -1,0 +1,196 @@
+// Tests groups by layers for which the KV of their replicas shrinks.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "fleet/group_scene_for_test.h"
+#include "fleet/regrouping.h"
+
+namespace protean {
+namespace {
+
+// Returns the KV blocks of a replica or of the group that it stands for.
+std::int64_t kv_blocks(const GroupScene& scene, int replica) {
+  return scene.fleet->observe(ReplicaId{replica}).kv_blocks;
+}
+
+// The KV of a layer is larger than the weights that are dropped before it moves. So the replicas'
+// KV shrinks first, and grows back when they have parted.
+TEST(Regrouping, KvShrinksWhereALayersKvWouldNotFitOnTheWay) {
+  for (const std::int64_t blocks : {60, 200}) {
+    GroupScene scene({.blocks = blocks});
+    for (int topic = 0; topic < 8; ++topic) {
+      scene.arrive(topic, 60, 40);
+    }
+    for (int i = 0; i < 20; ++i) {
+      scene.work(i % 2);
+    }
+    const auto changes = scene.want({{0, 1}}, GroupBy::kLayers);
+    ASSERT_TRUE(changes.ok()) << changes.error().message;
+    for (int i = 0; i < 2'000 && scene.changing(); ++i) {
+      scene.ready();
+      scene.work(i % 2);
+    }
+    EXPECT_EQ(scene.groups(), "01");
+    EXPECT_EQ(scene.sink.groups->history.front().failure, "");
+    EXPECT_GT(scene.sink.groups->history.front().kv_bytes, 0);
+    scene.settle();
+    EXPECT_EQ(kv_blocks(scene, 0) > 2 * blocks, blocks == 60) << "one device has two layers";
+    for (int topic = 0; topic < 8; ++topic) {
+      scene.arrive(topic, 60, 20);
+    }
+    ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1");
+    EXPECT_EQ(kv_blocks(scene, 0), blocks);
+    EXPECT_EQ(kv_blocks(scene, 1), blocks);
+    scene.expect_all_answered();
+  }
+}
+
+TEST(Regrouping, ACounterOrderGivesShrunkKvBack) {
+  for (int moment = 0; moment < 60; ++moment) {
+    GroupScene scene({.blocks = 60});
+    for (int topic = 0; topic < 6; ++topic) {
+      scene.arrive(topic, 60, 30);
+    }
+    ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+    for (int i = 0; i < moment; ++i) {
+      if (i % 3 == 2) {
+        scene.ready();
+      } else {
+        scene.work(i % 3);
+      }
+    }
+    ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1") << moment;
+    EXPECT_EQ(kv_blocks(scene, 0), 60) << moment;
+    EXPECT_EQ(kv_blocks(scene, 1), 60) << moment;
+    scene.expect_all_answered();
+  }
+}
+
+TEST(Regrouping, NoPolicyFormsAGroupForWhichKvShrinksInVain) {
+  for (const bool gains : {false, true}) {
+    GroupScene scene({.blocks = gains ? 60 : 200, .drop = DropPolicy::kPaper});
+    for (int topic = 0; topic < 10; ++topic) {
+      scene.arrive(topic, gains ? 70 : 230, 10);  // three fill a replica
+    }
+    EXPECT_GT(scene.fleet->observe(ReplicaId{0}).kv_blocks_awaited, 0) << "the policy has a reason";
+    scene.settle();
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.sink.groups != nullptr && scene.sink.groups->together_total > 0, gains);
+  }
+}
+
+TEST(Regrouping, AnOperatorsGroupPreemptsWhatASmallerKvCannotHold) {
+  GroupScene scene({.blocks = 60});
+  for (int topic = 0; topic < 8; ++topic) {
+    scene.arrive(topic, 16, 48);  // of 16 blocks in the end, of which a replica has not enough
+  }
+  const auto full = [&](int replica) {
+    return scene.fleet->observe(ReplicaId{replica}).kv_blocks_used == 60;
+  };
+  for (int i = 0; i < 500 && !(full(0) && full(1)); ++i) {
+    scene.work(full(0) ? 1 : 0);
+  }
+  ASSERT_TRUE(full(0) && full(1));
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  scene.settle();
+  scene.expect_all_answered();
+  ASSERT_EQ(scene.sink.groups->history.size(), 1U);
+  EXPECT_EQ(scene.sink.groups->history.front().failure, "");
+  EXPECT_EQ(scene.sink.groups->history.front().preempted, 2) << "one of each replica";
+}
+
+TEST(Regrouping, KvShrinksForAPolicyIfWhatIsInUseFits) {
+  const Form form = group_form(60);
+  const PageBudget budget = GroupScene::budget_of(form);
+  GroupedDevices devices(1, 60, form, budget);
+  GroupSink sink;
+  Engine engine(group_engine(form, budget, true), devices.executor(0), sink);
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    Request made{.id = RequestId{id}, .max_tokens = 10};
+    made.prompt.assign(30, static_cast<TokenId>(id));
+    engine.handle({1, Arrival{std::move(made)}, ReplicaId{0}});
+  }
+  const auto why = [&](std::int64_t blocks, bool may_preempt) {
+    const Status room = check_room(engine, ReplicaId{0}, blocks, may_preempt);
+    return room.ok() ? "" : room.error().message;
+  };
+  ASSERT_EQ(engine.observe().kv_blocks_used, 8);
+  EXPECT_EQ(why(10, false), "");
+  for (auto& [from, what] : devices.work(ReplicaId{0})) {
+    engine.handle({2, std::move(what), from});
+  }
+  ASSERT_EQ(engine.observe().kv_blocks_used, 16) << "both are admitted";
+  EXPECT_EQ(why(15, true), "");
+  EXPECT_EQ(why(15, false), "KV of replica 0 has to shrink to 15 blocks, but 16 are in use");
+  EXPECT_EQ(why(9, true),
+            "KV of replica 0 has to shrink to 9 blocks, but a request needs 10: ask again when it "
+            "has ended");
+}
+
+TEST(Regrouping, KvDoesNotShrinkBelowWhatARequestNeeds) {
+  GroupScene scene({.blocks = 60});
+  scene.arrive(1, 20, 20);
+  scene.arrive(2, 200, 36);  // 59 blocks, on the second replica
+  scene.work(0);
+  scene.work(1);
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1");
+  ASSERT_EQ(scene.sink.groups->history.size(), 1U);
+  EXPECT_NE(scene.sink.groups->history.front().failure.find("a request needs 59"),
+            std::string::npos)
+      << scene.sink.groups->history.front().failure;
+  EXPECT_EQ(scene.sink.forms.at(ReplicaId{0}).kv_resizes_total, 0) << "none shrinks in vain";
+}
+
+TEST(Regrouping, KvThatShrankOnOneReplicaOnlyGrowsBack) {
+  GroupScene scene({.blocks = 200});
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  ASSERT_EQ(scene.devices.preparing.size(), 2U);
+  scene.ready(1, Error{ErrorCode::kExhausted, "no"});
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  const std::string& why = scene.sink.groups->history.front().failure;
+  EXPECT_NE(why.find("replica 1 stays at 200 blocks and cannot shrink"), std::string::npos) << why;
+  EXPECT_EQ(kv_blocks(scene, 0), 200);
+  EXPECT_EQ(kv_blocks(scene, 1), 200);
+}
+
+TEST(Regrouping, AFormThatNeverChangesKeepsItsKv) {
+  GroupScene scene({.blocks = 60, .morphs = false});
+  const auto changes = scene.want({{0, 1}}, GroupBy::kLayers);
+  ASSERT_FALSE(changes.ok());
+  EXPECT_NE(changes.error().message.find("KV of replica 0 has to shrink to"), std::string::npos)
+      << changes.error().message;
+}
+
+TEST(Regrouping, AnOperatorsFormOfAGroupForWhichKvShrankIsThatOfItsReplicas) {
+  GroupScene scene({.blocks = 60});
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  scene.settle();
+  ASSERT_EQ(scene.groups(), "01");
+  FormWish lower{.layers = scene.form.layer_precision};
+  lower.layers.front().mlp = Precision::kBf16;
+  scene.send(WantForm{1, lower}, ReplicaId{0});
+  ASSERT_TRUE(scene.sink.form_answer->ok());
+  scene.settle();
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  for (const int replica : {0, 1}) {
+    EXPECT_TRUE(scene.sink.forms.at(ReplicaId{replica}).pinned);
+    EXPECT_EQ(scene.sink.forms.at(ReplicaId{replica}).form.layer_precision, lower.layers);
+    EXPECT_GE(kv_blocks(scene, replica), 60);
+  }
+}
+
+}  // namespace
+}  // namespace protean
