@@ -180,7 +180,7 @@ class DeviceWorker {
   const std::shared_ptr<StepTurn> turn_;  // may be null
   std::atomic<bool> given_up_ = false;
   std::once_flag tells_loss_;
-  std::atomic<int> unfinished_ = 0;  // entries, and commits until they are reported
+  std::atomic<int> unfinished_ = 0;      // entries, and commits until they are reported
   std::atomic<int> layout_changes_ = 0;  // entries that may change where KV lies
   std::binary_semaphore thread_ends_{0};
   // Changes of homes among the entries, and resizes that wait for them.
