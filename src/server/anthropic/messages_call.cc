@@ -24,7 +24,7 @@ constexpr std::array kMessagesToolTable =
                                  R"({"const":"custom"})"),
                     required(object_field("input_schema", "The JSON schema of the arguments.")));
 
-constexpr FlatToolStyle kToolStyle{.place = "tools.{}",
+constexpr FlatToolStyle kMessagesToolStyle{.place = "tools.{}",
                                    .type = "custom",
                                    .type_is_implied = true,
                                    .schema = "input_schema",
@@ -73,7 +73,7 @@ constexpr auto with_required_max_tokens(auto table) {
 }
 constexpr std::array kMessagesTable = with_required_max_tokens(kMessagesCountTable);
 
-constexpr std::array kRefused{
+constexpr std::array kMessagesRefused{
     RefusedField{"container", "there are no containers here"},
     RefusedField{"mcp_servers", "this server connects to no others, run the tools yourself"},
     RefusedField{"context_management", "nothing is cleared from the context here"},
@@ -82,8 +82,8 @@ constexpr std::array kRefused{
     RefusedField{"output_format", "use output_config.format"},
 };
 
-void refuse_unsupported(FieldReader& fields) {
-  refuse_fields(fields, kRefused);
+void refuse_messages_fields(FieldReader& fields) {
+  refuse_fields(fields, kMessagesRefused);
   if (const auto speed = fields.string("speed"); speed && *speed != "standard") {
     fields.fail("speed", "speed must be \"standard\": there is only one");
   }
@@ -121,7 +121,7 @@ void read_stop_sequences(FieldReader& fields, StopFields& stop) {
   }
 }
 
-void read_tool_choice(FieldReader& fields, ToolFields& read) {
+void read_messages_tool_choice(FieldReader& fields, ToolFields& read) {
   const json::object* choice = fields.object("tool_choice");
   if (choice == nullptr) {
     return;
@@ -213,9 +213,9 @@ Checked<GenerationCall> read_call(const json::value& body, bool generates) {
     fields.fail("max_tokens", "max_tokens is required: an integer of at least 1");
   }
   fields.object("metadata");
-  refuse_unsupported(fields);
-  read_flat_tools(fields, kToolStyle, call.tools);
-  read_tool_choice(fields, call.tools);
+  refuse_messages_fields(fields);
+  read_flat_tools(fields, kMessagesToolStyle, call.tools);
+  read_messages_tool_choice(fields, call.tools);
   read_output_config(fields, call, input);
   if (call.format && call.tools.choice == ToolChoice::kRequired) {
     fields.fail("tool_choice",

@@ -22,7 +22,7 @@ constexpr std::size_t kMaxMetadata = 16;
 constexpr std::array kResponsesToolTable = flat_tool_table(
     required(string_field("type", "Only functions are supported.", R"({"const":"function"})")),
     object_field("parameters", "The JSON schema of the arguments."));
-constexpr FlatToolStyle kToolStyle{
+constexpr FlatToolStyle kResponsesToolStyle{
     .place = "tools[{}]", .type = "function", .schema = "parameters", .table = kResponsesToolTable};
 
 constexpr std::array kResponsesStreamTable{
@@ -73,7 +73,7 @@ constexpr std::array kResponsesTable = joined(
         object_field("text", "The form that the answer has.", kResponsesTextTable),
         object_field("reasoning", "Variables for the chat template.", kResponsesReasoningTable)});
 
-constexpr std::array kRefused{
+constexpr std::array kResponsesRefused{
     RefusedField{"previous_response_id",
                  "no response is stored here, send the whole conversation as input"},
     RefusedField{"conversation", "no conversation is stored here, send all of it as input"},
@@ -94,8 +94,8 @@ constexpr std::array<std::string_view, 8> kIncludable{"file_search_call.results"
                                                       "reasoning.encrypted_content",
                                                       "message.output_text.logprobs"};
 
-void refuse_unsupported(FieldReader& fields) {
-  refuse_fields(fields, kRefused);
+void refuse_responses_fields(FieldReader& fields) {
+  refuse_fields(fields, kResponsesRefused);
   if (const auto truncation = fields.string("truncation");
       truncation && *truncation != "disabled") {
     fields.fail("truncation", "truncation must be \"disabled\": no part of the input is left out");
@@ -140,7 +140,7 @@ void read_function_choice(const json::object& choice, FieldReader& fields, ToolF
   fields.adopt(reader);
 }
 
-void read_tool_choice(FieldReader& fields, ToolFields& read) {
+void read_responses_tool_choice(FieldReader& fields, ToolFields& read) {
   read.parallel = fields.boolean("parallel_tool_calls").value_or(true);
   const json::value* choice = fields.find("tool_choice");
   if (choice == nullptr || *choice == "auto") {
@@ -276,10 +276,10 @@ Checked<GenerationCall> read_call(const json::object& body) {
     fields.string(label);
   }
   check_metadata(fields);
-  refuse_unsupported(fields);
+  refuse_responses_fields(fields);
   read_include(fields, call.report);
-  read_flat_tools(fields, kToolStyle, call.tools);
-  read_tool_choice(fields, call.tools);
+  read_flat_tools(fields, kResponsesToolStyle, call.tools);
+  read_responses_tool_choice(fields, call.tools);
   read_text(fields, call);
   read_reasoning(fields, input);
   input.messages = read_responses_input(fields);
