@@ -94,6 +94,62 @@ Status divide_layers(Holding& holding, int home, int homes) {
   return {};
 }
 
+std::vector<HoldShards> steps_between(const ModelSpec& spec, const Form& from, const Form& to) {
+  std::vector<Held> order = dropping_order(spec.layers);
+  if (shards_held(to) > shards_held(from)) {
+    std::reverse(order.begin(), order.end());
+  }
+  std::vector<HoldShards> steps;
+  for (const Held& held : order) {
+    HoldShards hold{.layer = held.layer, .component = held.component, .runs = {}};
+    bool changes = false;
+    for (std::size_t device = 0; device < from.group.size(); ++device) {
+      hold.runs.push_back(to.group[device].of(held.layer, held.component));
+      changes = changes || hold.runs.back() != from.group[device].of(held.layer, held.component);
+    }
+    if (changes) {
+      steps.push_back(std::move(hold));
+    }
+  }
+  return steps;
+}
+
+// kExhausted: a device lacks pages for the step.
+Status check_step(const ModelSpec& spec, const Form& form, const HoldShards& hold,
+                  const PageBudget& budget) {
+  const Form next = after(form, hold);
+  for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
+    const std::int64_t needed =
+        std::max(pages_on(spec, form, device, budget.page_bytes) +
+                     pages_to_hold(spec, form, hold, device, budget.page_bytes),
+                 pages_on(spec, next, device, budget.page_bytes));
+    if (needed > budget.pages) {
+      return make_error(ErrorCode::kExhausted, "{} lacks {} on device {}",
+                        to_string(MorphStep(hold)),
+                        format_bytes((needed - budget.pages) * budget.page_bytes), device);
+    }
+  }
+  if (copies_of(next.group, hold.layer, hold.component, next.shards).empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "{} leaves no whole copy",
+                      to_string(MorphStep(hold)));
+  }
+  return {};
+}
+
+// Returns the most KV blocks of each of `homes` with which devices that lack pages for the step
+// have enough; 0: none.
+std::int64_t fewer_blocks(const ModelSpec& spec, Form form, const HoldShards& hold, int homes,
+                          const PageBudget& budget) {
+  std::int64_t most = 0;
+  std::int64_t beyond = form.kv.blocks / homes;
+  while (most + 1 < beyond) {
+    const std::int64_t next = most + (beyond - most) / 2;
+    form.kv.blocks = next * homes;
+    (check_step(spec, form, hold, budget).ok() ? most : beyond) = next;
+  }
+  return most;
+}
+
 }  // namespace
 
 Form joined_form(const Form& home, int homes) {
@@ -125,39 +181,13 @@ Result<Form> divided_form(const Form& home, int homes, GroupBy by) {
 
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget) {
-  std::vector<Held> order = dropping_order(spec.layers);
-  if (shards_held(to) > shards_held(from)) {
-    std::reverse(order.begin(), order.end());
-  }
   Morph morph;
   Form form = from;
-  for (const Held& held : order) {
-    HoldShards hold{.layer = held.layer, .component = held.component, .runs = {}};
-    bool changes = false;
-    for (std::size_t device = 0; device < form.group.size(); ++device) {
-      hold.runs.push_back(to.group[device].of(held.layer, held.component));
-      changes = changes || hold.runs.back() != form.group[device].of(held.layer, held.component);
+  for (HoldShards& hold : steps_between(spec, from, to)) {
+    if (Status can = check_step(spec, form, hold, budget); !can.ok()) {
+      return can.error();
     }
-    if (!changes) {
-      continue;
-    }
-    const Form next = after(form, hold);
-    for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
-      const std::int64_t needed =
-          std::max(pages_on(spec, form, device, budget.page_bytes) +
-                       pages_to_hold(spec, form, hold, device, budget.page_bytes),
-                   pages_on(spec, next, device, budget.page_bytes));
-      if (needed > budget.pages) {
-        return make_error(ErrorCode::kExhausted, "{} lacks {} on device {}",
-                          to_string(MorphStep(hold)),
-                          format_bytes((needed - budget.pages) * budget.page_bytes), device);
-      }
-    }
-    if (copies_of(next.group, held.layer, held.component, next.shards).empty()) {
-      return make_error(ErrorCode::kInvalidArgument, "{} leaves no whole copy",
-                        to_string(MorphStep(hold)));
-    }
-    form = next;
+    form = after(std::move(form), hold);
     morph.steps.emplace_back(std::move(hold));
   }
   return morph;
@@ -165,41 +195,33 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
 
 Result<std::int64_t> kv_blocks_to_regroup(const ModelSpec& spec, const Form& home, int homes,
                                           GroupBy by, const PageBudget& budget) {
-  const auto fits = [&](std::int64_t blocks) {
-    Form part = home;
-    part.kv.blocks = blocks;
-    const Form joined = joined_form(part, homes);
-    const Result<Form> wide = divided_form(part, homes, by);
-    if (!wide.ok()) {
-      return Status(wide.error());
+  const Result<Form> wide = divided_form(home, homes, by);
+  if (!wide.ok()) {
+    return wide.error();
+  }
+  const Form joined = joined_form(home, homes);
+  std::int64_t blocks = home.kv.blocks;
+  for (const bool together : {true, false}) {
+    Form form = together ? joined : *wide;
+    for (const HoldShards& hold : steps_between(spec, form, together ? *wide : joined)) {
+      form.kv.blocks = blocks * homes;
+      const Status can = check_step(spec, form, hold, budget);
+      if (!can.ok() && can.error().code != ErrorCode::kExhausted) {
+        return can.error();
+      }
+      blocks = can.ok() ? blocks : fewer_blocks(spec, form, hold, homes, budget);
+      if (blocks == 0) {
+        form.kv.blocks = homes;
+        return make_error(
+            ErrorCode::kExhausted,
+            "{}, however small the KV cache is: group fewer replicas, or give each device "
+            "more memory",
+            check_step(spec, form, hold, budget).error().message);
+      }
+      form = after(std::move(form), hold);
     }
-    const Result<Morph> there = plan_regroup(spec, joined, *wide, budget);
-    const Result<Morph> back = plan_regroup(spec, *wide, joined, budget);
-    return !there.ok() ? Status(there.error()) : !back.ok() ? Status(back.error()) : Status();
-  };
-  const Status all = fits(home.kv.blocks);
-  if (all.ok()) {
-    return home.kv.blocks;
   }
-  if (all.error().code != ErrorCode::kExhausted) {
-    return all.error();
-  }
-  std::int64_t most = 0;
-  std::int64_t beyond = home.kv.blocks;
-  // Mostly a device has two layers' KV more on the way than before it.
-  for (std::int64_t next = beyond * spec.layers / (spec.layers + 2); most + 1 < beyond;
-       next = most + (beyond - most) / 2) {
-    next = std::clamp(next, most + 1, beyond - 1);
-    (fits(next).ok() ? most : beyond) = next;
-  }
-  if (most == 0) {
-    return make_error(
-        ErrorCode::kExhausted,
-        "{}, however small the KV cache is: group fewer replicas, or give each device "
-        "more memory",
-        fits(1).error().message);
-  }
-  return most;
+  return blocks;
 }
 
 }  // namespace protean
