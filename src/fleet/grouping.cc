@@ -133,6 +133,9 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes) cons
       }
       change.homes.push_back(group->front());
     }
+    if (smallest > 1 && !keeps_kv(shapes, change)) {
+      return apart(*inside.front());
+    }
     return change;
   }
   return std::nullopt;
@@ -176,21 +179,6 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
   }
   nested.push_back(std::move(shape));
   return Regroup{change.homes, change.by, true, *std::move(morph)};
-}
-
-// Refuses a policy a group for which KV shrinks, if that gains nothing or has to preempt a request.
-Status Grouping::check_shrink(const Shape& shape) const {
-  if (shape.shrunk_from == 0) {
-    return {};
-  }
-  for (const ReplicaId home : shape.homes) {
-    const Station& station = stations_[index(home)];
-    Status room = check_room(*station.engine, home, shape.home.kv.blocks, false);
-    if (!room.ok() && !station.parked) {
-      return room;
-    }
-  }
-  return check_gain(config_, shape.wide, std::ssize(shape.homes) * shape.shrunk_from);
 }
 
 Status Grouping::check_wish(const GroupWish& wish) const {

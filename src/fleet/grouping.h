@@ -129,6 +129,7 @@ class Grouping {
   Result<Regroup> look_ahead(const Change& change, Shapes& shapes) const;
   Result<Regroup> rest_of_running(Shapes& shapes) const;
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
+  bool keeps_kv(const Shapes& shapes, const Change& change) const;
   Status check_shrink(const Shape& shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "control/plan_regroup.h"
 #include "fleet/grouping.h"
 
 namespace protean {
@@ -27,6 +28,35 @@ bool Grouping::made_alike(const Shapes& shapes, ReplicaId a, ReplicaId b) {
                std::equal(x.homes.begin() + 1, x.homes.end(), y.homes.begin() + 1, y.homes.end(),
                           [&](ReplicaId c, ReplicaId d) { return made_alike(shapes, c, d); });
       });
+}
+
+// Returns true if the homes can become one with the KV that they have. A group's KV cannot shrink
+// below that of its replicas.
+bool Grouping::keeps_kv(const Shapes& shapes, const Change& change) const {
+  const ReplicaId first = change.homes.front();
+  Form home = joined_form(form_of(shapes, first), 1);
+  if (const std::optional<Form> now = stations_[index(first)].engine->form()) {
+    home.layer_precision = now->layer_precision;
+    home.embeddings = now->embeddings;
+  }
+  const Result<std::int64_t> blocks = kv_blocks_to_regroup(
+      config_.spec, home, static_cast<int>(change.homes.size()), change.by, config_.budget);
+  return blocks.ok() && *blocks == home.kv.blocks;
+}
+
+// Refuses a policy a group for which KV shrinks, if that gains nothing or has to preempt a request.
+Status Grouping::check_shrink(const Shape& shape) const {
+  if (shape.shrunk_from == 0) {
+    return {};
+  }
+  for (const ReplicaId home : shape.homes) {
+    const Station& station = stations_[index(home)];
+    Status room = check_room(*station.engine, home, shape.home.kv.blocks, false);
+    if (!room.ok() && !station.parked) {
+      return room;
+    }
+  }
+  return check_gain(config_, shape.wide, std::ssize(shape.homes) * shape.shrunk_from);
 }
 
 Form Grouping::form_of(const Shapes& shapes, ReplicaId replica) const {

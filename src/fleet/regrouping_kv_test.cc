@@ -152,6 +152,38 @@ TEST(Regrouping, KvDoesNotShrinkBelowWhatARequestNeeds) {
   EXPECT_EQ(scene.sink.forms.at(ReplicaId{0}).kv_resizes_total, 0) << "none shrinks in vain";
 }
 
+// A group keeps the KV of its replicas. Where that would have to shrink, it parts before replicas
+// become a larger group: here, these have too few layers for that.
+TEST(Regrouping, GroupsBecomeOneOnlyWithAllKvOfTheirReplicas) {
+  for (const bool lowered : {false, true}) {
+    GroupScene scene({.replicas = 4, .blocks = 180});
+    ASSERT_TRUE(scene.want({{0, 1}, {2, 3}}).ok());
+    scene.settle();
+    ASSERT_EQ(scene.groups(), "01 23");
+    if (lowered) {  // then more of the memory is free on the way
+      FormWish lower{.layers = scene.form.layer_precision};
+      for (auto& layer : lower.layers) {
+        layer = {Precision::kBf16, Precision::kBf16};
+      }
+      for (const int group : {0, 2}) {
+        scene.send(WantForm{1, lower}, ReplicaId{group});
+        ASSERT_TRUE(scene.sink.form_answer->ok()) << scene.sink.form_answer->error().message;
+      }
+      scene.settle();
+    }
+    const auto changes = scene.want({{0, 1, 2, 3}}, GroupBy::kLayers);
+    EXPECT_EQ(changes.ok(), lowered);
+    if (!lowered) {
+      EXPECT_EQ(changes.error().message,
+                "these groups cannot be had: 4 replicas cannot divide 3 layers: group fewer "
+                "replicas");
+    }
+    scene.settle();
+    EXPECT_EQ(scene.groups(), lowered ? "0123" : "01 23");
+    EXPECT_EQ(scene.sink.groups->failures_total, 0);
+  }
+}
+
 TEST(Regrouping, KvThatShrankOnOneReplicaOnlyGrowsBack) {
   GroupScene scene({.blocks = 200});
   ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
