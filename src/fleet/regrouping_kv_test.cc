@@ -184,6 +184,17 @@ TEST(Regrouping, GroupsBecomeOneOnlyWithAllKvOfTheirReplicas) {
   }
 }
 
+TEST(Regrouping, ALargeRequestIsToldThatKvShrinksForAGroup) {
+  GroupScene scene({.blocks = 60});
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  scene.arrive(1, 200, 36);  // 59 blocks
+  const auto& refused = scene.sink.seen.at(RequestId{1}).refused;
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->code, ErrorCode::kUnavailable);
+  EXPECT_NE(refused->message.find("replicas become a group"), std::string::npos)
+      << refused->message;
+}
+
 TEST(Regrouping, KvThatShrankOnOneReplicaOnlyGrowsBack) {
   GroupScene scene({.blocks = 200});
   ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());

@@ -44,11 +44,12 @@ Status Scheduler::check_length(std::int64_t prompt, std::int64_t max_tokens) con
   }
   const std::int64_t blocks = blocks_to_end(prompt, max_tokens);
   if (blocks > largest_kv_.now && blocks <= largest_kv_.released) {
-    return make_error(ErrorCode::kUnavailable,
-                      "the request needs {} KV blocks ({} tokens), but the form that an operator "
-                      "asked for has {}: shorten it, or retry when the operator has released the "
-                      "form or given it more KV blocks",
-                      blocks, length, largest_kv_.now);
+    return make_error(
+        ErrorCode::kUnavailable,
+        "the request needs {} KV blocks ({} tokens), but the KV cache has {} for now: "
+        "an operator chose its form, or replicas become a group or part. Shorten the "
+        "request, or retry later",
+        blocks, length, largest_kv_.now);
   }
   if (blocks > largest_kv_.now) {
     return make_error(ErrorCode::kInvalidArgument,

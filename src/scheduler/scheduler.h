@@ -245,8 +245,8 @@ class Scheduler {
   void cancel_shrink();
 
   // Sets what KV may grow to from now on, and what it may grow to once an operator releases the
-  // form. Requests between the two are refused as kUnavailable. Sequences that are here may need
-  // more than either.
+  // form or replicas have changed their groups. Requests between the two are refused as
+  // kUnavailable. Sequences that are here may need more than either.
   void set_largest_kv(std::int64_t now, std::int64_t released) { largest_kv_ = {now, released}; }
   std::int64_t largest_need() const;  // blocks of the longest sequence here when it ends
   Demand demand() const;              // O(1)
