@@ -59,6 +59,7 @@ void FormSteering::on(const MorphReady& ready) {
     take_free_pages();
   } else {
     next_decision_ns_ = now_ns_ + kFailedPauseNs;
+    memory_.kv_failed = true;
   }
 }
 
@@ -157,7 +158,11 @@ void FormSteering::observe(const Observation& observation) {
   if (decides) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
     decide(observation.expected_wait_ns);
-    if (policy_rules()) {
+    const bool again = !run_.holds() && std::exchange(memory_.kv_failed, false);
+    if (again) {
+      take_free_pages();
+    }
+    if (again || policy_rules()) {
       advance();
     }
   }
@@ -392,7 +397,8 @@ bool FormSteering::at_rest() const {
 
 std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
   std::optional<TimeNs> next_ns;
-  if (policy_rules() && !(idle && at_rest())) {
+  const bool kv_waits = memory_.kv_failed && !run_.holds();
+  if (kv_waits || (policy_rules() && !(idle && at_rest()))) {
     next_ns = std::max(next_decision_ns_, now_ns_ + 1);
   }
   if (const auto give_up_ns = gives_up_ns()) {

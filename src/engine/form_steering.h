@@ -173,6 +173,7 @@ class FormSteering {
     std::int64_t wanted = 0;             // quota of pages; the budget's, unless it has to shrink
     bool shrinks = false;                // the morph under way is for that
     bool pin_grows = false;              // the pin names no KV blocks, so that KV may grow
+    bool kv_failed = false;              // a step of KV, which may not have all free pages since
     std::int64_t blocks = -1;            // that requests needed at the latest event
     bool ruled = false;                  // the policy ruled at the latest event
     bool stale = true;                   // `told` is older than the latest change

@@ -195,6 +195,30 @@ TEST(Regrouping, ALargeRequestIsToldThatKvShrinksForAGroup) {
       << refused->message;
 }
 
+TEST(Regrouping, KvThatCannotGrowBackAtOnceGrowsLater) {
+  GroupScene scene({.blocks = 60});
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  scene.settle();
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  while (scene.changing()) {
+    const bool more = scene.ready() || scene.work(0) || scene.work(1) || scene.tick();
+    ASSERT_TRUE(more);
+  }
+  ASSERT_EQ(scene.devices.preparing.size(), 2U) << "the KV of each replica grows";
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    ASSERT_TRUE(scene.ready(0, Error{ErrorCode::kExhausted, "no page"}));
+    scene.settle();
+    EXPECT_LT(kv_blocks(scene, 0), 60);
+    EXPECT_EQ(kv_blocks(scene, 1), 60);
+    while (scene.devices.preparing.empty()) {
+      ASSERT_TRUE(scene.tick());
+    }
+  }
+  scene.settle();
+  EXPECT_EQ(kv_blocks(scene, 0), 60);
+  EXPECT_FALSE(scene.fleet->next_deadline_ns().has_value());
+}
+
 TEST(Regrouping, KvThatShrankOnOneReplicaOnlyGrowsBack) {
   GroupScene scene({.blocks = 200});
   ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
