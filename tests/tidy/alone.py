@@ -74,7 +74,7 @@ def proved(path):
 
 def third_party(path):
     """The large headers to precompile for a file."""
-    names = reached(path)[1]
+    names = reached(proved(path))[1]
     standard = STANDARD if names.issuperset(STANDARD) else []
     return (*standard, *(header for pattern, headers in THIRD_PARTY.items()
                          if any(re.match(pattern, name) for name in names) for header in headers))
