@@ -22,9 +22,6 @@ constexpr TimeNs kWindowNs = 5 * kNsPerS;
 // it.
 constexpr TimeNs kTradeNs = kNsPerS / 2;
 
-// The system takes the memory of pages back on the engine's thread, so in pieces.
-constexpr std::int64_t kPieceBytes = 256 * kMiB;
-
 }  // namespace
 
 std::int64_t FormSteering::own_pages() const {
@@ -38,13 +35,18 @@ void FormSteering::on(const WantQuota& want) {
   memory_.told.wish = want.number;
   memory_.stale = true;
   memory_.wanted = want.pages;
+  memory_.own_is_lost = want.own_is_lost;
   const std::int64_t has = config_.bounds.budget.pages;
-  if (memory_.wanted >= has && std::exchange(memory_.shrinks, false)) {
+  if (memory_.wanted < has) {
+    return;
+  }
+  if (std::exchange(memory_.shrinks, false)) {
     run_.call_off("no other model needs the memory any more", now_ns_);
-    take_free_pages();
   }
   if (memory_.wanted > has) {
     take_quota();
+  } else {
+    take_free_pages();
   }
 }
 
@@ -52,7 +54,8 @@ void FormSteering::on(const WantQuota& want) {
 // of a morph which was called off refuses a smaller quota for a moment.
 void FormSteering::take_quota() {
   PageBudget& budget = config_.bounds.budget;
-  const std::int64_t piece = std::max<std::int64_t>(1, kPieceBytes / budget.page_bytes);
+  const std::int64_t piece =
+      std::max<std::int64_t>(1, config_.quota_piece_bytes / budget.page_bytes);
   const std::int64_t next = std::max(memory_.wanted, budget.pages - piece);
   const bool grows = next > budget.pages;
   if (!run_.set_quota(next)) {
@@ -62,12 +65,6 @@ void FormSteering::take_quota() {
   budget.pages = next;
   memory_.stale = true;
   renew_policy();
-  if (grows && pin_ && memory_.pin_grows) {
-    const Form form = with_kv_in(run_.wanted(), std::min(budget.pages, own_pages()));
-    if (form.kv.blocks > run_.wanted().kv.blocks) {
-      (void)go_to(form, "an operator's wish, with memory that came back");
-    }
-  }
 }
 
 // Goes to a smaller quota: KV shrinks first, and meanwhile the policy does not decide. Borrowed
@@ -136,9 +133,17 @@ bool FormSteering::kv_comes_back() const {
   return config_.bounds.budget.pages < own_pages() && (!pin_ || memory_.pin_grows);
 }
 
+// Returns true if all requests that were accepted fit the present weights once other models have
+// returned the model's own memory, so that it is that for which the larger ones wait.
+bool FormSteering::own_memory_suffices() const {
+  return kv_comes_back() && !memory_.own_is_lost &&
+         with_kv_in(run_.committed(), own_pages()).kv.blocks >= scheduler_.largest_need();
+}
+
 // Returns true if the quota is too small, and has not been for so long that no trade will help.
 bool FormSteering::awaits_memory() {
-  if (memory_.told.wish == 0 || pages_needed(needed_blocks()) <= config_.bounds.budget.pages) {
+  if (memory_.told.wish == config_.wishes_before ||
+      pages_needed(needed_blocks()) <= config_.bounds.budget.pages) {
     memory_.lacks_since_ns = -1;
     return false;
   }
@@ -149,7 +154,7 @@ bool FormSteering::awaits_memory() {
 // Returns true if other models have to know soon what this one needs. A model without others has
 // got no wish.
 bool FormSteering::memory_is_open() const {
-  return config_.own_pages > 0 && memory_.told.wish > 0 &&
+  return config_.own_pages > 0 && memory_.told.wish > config_.wishes_before &&
          (memory_.stale || memory_.told.needs_bytes > memory_.told.quota_bytes ||
           memory_.wanted != config_.bounds.budget.pages);
 }

@@ -22,7 +22,8 @@ MorphConfig trading(std::int64_t borrowed) {
 }
 
 struct Trading : EngineMorph {
-  explicit Trading(std::int64_t borrowed = 0) : EngineMorph(trading(borrowed)) { want(0); }
+  explicit Trading(std::int64_t borrowed = 0) : Trading(trading(borrowed)) {}
+  explicit Trading(const MorphConfig& config) : EngineMorph(config) { want(0); }
 
   // Changes the quota by so many pages, of what the model began with.
   void want(std::int64_t more) {
@@ -44,10 +45,15 @@ struct Trading : EngineMorph {
   bool logged(const std::string& entry) const {
     return place(entry) != static_cast<std::ptrdiff_t>(device.log.size());
   }
-  std::ptrdiff_t finished() const {
+  std::ptrdiff_t resizes() const {
+    return std::count_if(device.log.begin(), device.log.end(), [](const std::string& entry) {
+      return entry.starts_with("prepare KV to ");
+    });
+  }
+  std::ptrdiff_t finished(FinishReason reason = FinishReason::kLength) const {
     const auto all = sink.all<Finished>();
     return std::count_if(all.begin(), all.end(),
-                         [](const Finished& one) { return one.reason == FinishReason::kLength; });
+                         [&](const Finished& one) { return one.reason == reason; });
   }
 };
 
@@ -98,6 +104,21 @@ TEST_F(Trading, AWishThatIsWithdrawnOrComesLateChangesNothing) {
   EXPECT_EQ(device.form(), morph.start);
 }
 
+TEST_F(Trading, AWishForAnEarlierEngineChangesNothing) {
+  MorphConfig config = morph;
+  config.wishes_before = 5;
+  HeldDevice reloaded(config);
+  RecordingSink heard;
+  Engine later(engine_for_test(config), reloaded, heard);
+  const std::int64_t pages = config.bounds.budget.pages - 36;
+  later.handle({1, WantQuota{.pages = pages, .number = 5}});
+  EXPECT_TRUE(reloaded.preparing.empty());
+  EXPECT_FALSE(heard.memory) << "it knows of no other model";
+  later.handle({2, WantQuota{.pages = pages, .number = 6}});
+  EXPECT_FALSE(reloaded.preparing.empty());
+  EXPECT_TRUE(heard.memory);
+}
+
 TEST_F(Trading, ADeviceThatStillHoldsPagesIsAskedAgainWithoutHaste) {
   device.refuses_quotas = true;
   want(-36);
@@ -120,6 +141,7 @@ TEST_F(Trading, AnOperatorIsToldWhichMemoryOthersHave) {
   send(Arrival{request(1, 40, 16)});  // needs 7 blocks
   const std::string why = error({.kv_blocks = kBlocks});
   EXPECT_NE(why.find("other models use 144"), std::string::npos) << why;
+  EXPECT_EQ(why.find("lower more layers"), std::string::npos) << "one way out: " << why;
   ASSERT_TRUE(wish({.mode = MorphMode::kOff}).ok()) << "though KV has 4 blocks now";
   pass(2);
   EXPECT_TRUE(lacks()) << "a form that no policy changes needs all that is its own";
@@ -153,6 +175,27 @@ TEST_F(Trading, TheKvOfAnOperatorsFormGrowsWhenThePagesComeBack) {
   EXPECT_EQ(finished(), 1);
 }
 
+TEST_F(Trading, AnOperatorsFormStaysIfAStepThatPagesAreTradedForFails) {
+  ASSERT_TRUE(wish(layers(Precision::kBf16, Precision::kBf16)).ok());
+  want(-36);
+  fail(0, "no answer");
+  EXPECT_TRUE(sink.form->pinned);
+  pass();
+  ASSERT_EQ(quota(), -36);
+  want(0);
+  ASSERT_EQ(device.preparing.size(), 1U);
+  fail(0, "no memory");
+  EXPECT_TRUE(sink.form->pinned);
+  EXPECT_EQ(resizes(), 3) << "KV is not grown again at once";
+  pass(25);
+  EXPECT_TRUE(sink.form->pinned);
+  EXPECT_EQ(device.form(), morph.start);
+  EXPECT_EQ(resizes(), 4);
+  ASSERT_TRUE(wish({.kv_blocks = 20}).ok());
+  fail(0, "no answer");
+  EXPECT_FALSE(sink.form->pinned) << "an operator asked for this one";
+}
+
 TEST_F(Trading, ARequestWaitsForTheModelsOwnPagesHoweverLongTheyAreAway) {
   want(-36);
   pass();
@@ -164,6 +207,21 @@ TEST_F(Trading, ARequestWaitsForTheModelsOwnPagesHoweverLongTheyAreAway) {
   want(0);
   pass(2);
   EXPECT_EQ(finished(), 1);
+}
+
+TEST_F(Trading, ARequestDoesNotWaitWithoutEndForPagesThatAreLost) {
+  want(-36);
+  pass();
+  send(Arrival{request(1, 40, 16)});
+  now_ns += 600 * kNsPerS;
+  pass();
+  send(WantQuota{.pages = morph.bounds.budget.pages - 36, .number = ++wishes, .own_is_lost = true});
+  now_ns += 59 * kNsPerS;
+  pass();
+  EXPECT_TRUE(sink.all<Finished>().empty());
+  now_ns += kNsPerS;
+  pass();
+  EXPECT_EQ(finished(FinishReason::kFailed), 1);
 }
 
 TEST_F(Trading, PagesThatWereNeededLatelyAreNotToSpare) {
@@ -179,14 +237,14 @@ TEST_F(Trading, PagesThatWereNeededLatelyAreNotToSpare) {
 
 // Precision may be lowered, but the model's own memory would suffice.
 struct TradingOrLowering : EngineMorph {
-  static MorphConfig hasty() {
-    MorphConfig config = morph_for_test(kBlocks, MorphMode::kPerformance);
+  static MorphConfig hasty(std::int64_t blocks) {
+    MorphConfig config = morph_for_test(blocks, MorphMode::kPerformance);
     config.policy.ttft_ns = 50 * kNsPerMs;
     config.decide_every_ns = 2 * kNsPerMs;
     config.own_pages = config.bounds.budget.pages;
     return config;
   }
-  TradingOrLowering() : EngineMorph(hasty()) {}
+  explicit TradingOrLowering(std::int64_t blocks = kBlocks) : EngineMorph(hasty(blocks)) {}
   bool lowers() const {
     return std::any_of(device.log.begin(), device.log.end(), [](const std::string& entry) {
       return entry.find("w4") != std::string::npos;
@@ -210,6 +268,29 @@ TEST_F(TradingOrLowering, NoPrecisionIsLoweredForMemoryThatIsAboutToComeBack) {
   EXPECT_TRUE(lowers()) << "it does not come";
 }
 
+struct LoweringInVain : TradingOrLowering {
+  LoweringInVain() : TradingOrLowering(6) {}
+};
+
+TEST_F(LoweringInVain, ARequestThatTheModelsOwnPagesWouldNotHoldDoesNotWaitForThem) {
+  send(WantQuota{.pages = morph.own_pages - 2, .number = 1});
+  settle();
+  ASSERT_EQ(device.form().kv.blocks, 4);
+  send(Arrival{request(1, 50, 4)});  // needs 7 blocks
+  ASSERT_EQ(sink.all<Accepted>().size(), 1U) << "a form of fewer bits holds it";
+  const TimeNs began_ns = now_ns;
+  while (sink.all<Finished>().empty() && now_ns < began_ns + 70 * kNsPerS) {
+    if (!device.preparing.empty()) {
+      fail(0, "no such variant");
+    } else {
+      now_ns += 50 * kNsPerMs;
+      send(Tick{});
+    }
+  }
+  ASSERT_EQ(sink.all<Finished>().size(), 1U);
+  EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kFailed);
+}
+
 struct Borrowing : Trading {
   Borrowing() : Trading(20) {}
 };
@@ -228,6 +309,37 @@ TEST_F(Borrowing, PagesOfOtherModelsGoBackThoughSequencesThatRunHaveThem) {
   EXPECT_EQ(finished(), 6);
   EXPECT_GT(sink.observation.preemptions_total, 0);
   EXPECT_EQ(device.form().kv.blocks, kBlocks - 20);
+}
+
+MorphConfig returning_in_pieces() {
+  MorphConfig config = trading(20);
+  config.quota_piece_bytes = 8 * config.bounds.budget.page_bytes;
+  return config;
+}
+
+// Three pieces are to be returned, and no policy decides about KV.
+struct BorrowingInPieces : Trading {
+  BorrowingInPieces() : Trading(returning_in_pieces()) {
+    EXPECT_TRUE(wish({.mode = MorphMode::kOff}).ok());
+    want(-20);
+    settle();
+  }
+};
+
+TEST_F(BorrowingInPieces, KvDoesNotGrowBetweenTwoPiecesThatGoBack) {
+  EXPECT_EQ(quota(), -8);
+  pass(3);
+  EXPECT_EQ(quota(), -20);
+  EXPECT_EQ(device.form().kv.blocks, kBlocks - 20);
+  EXPECT_EQ(resizes(), 1);
+}
+
+TEST_F(BorrowingInPieces, KvGrowsAgainIfTheRestMayStay) {
+  ASSERT_EQ(quota(), -8);
+  want(-8);
+  pass();
+  EXPECT_EQ(quota(), -8);
+  EXPECT_EQ(device.form().kv.blocks, kBlocks - 8);
 }
 
 struct BorrowingMost : Trading {

@@ -29,7 +29,7 @@ FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& lim
     : config_(config),
       memory_{.largest_kv_blocks = std::max(limits.kv_blocks, limits.largest_kv_blocks),
               .wanted = config.bounds.budget.pages,
-              .told = {}},
+              .told = {.wish = config.wishes_before}},
       scheduler_(scheduler),
       times_(times),
       run_(config_, executor, scheduler, ledger_),
@@ -50,11 +50,13 @@ void FormSteering::on(const MorphReady& ready) {
     return;
   }
   pace_.bytes = 0;
-  if (!run_.holds()) {
+  const MorphStep& failed = run_.history()->back()->step;
+  const auto* swap = std::get_if<SwapComponent>(&failed);
+  const bool for_quota = swap == nullptr && (memory_.shrinks || memory_.grows);
+  if (!run_.holds() && !for_quota) {
     end_pin();  // the operator's form cannot be reached
   }
-  const MorphStep& failed = run_.history()->back()->step;
-  if (const auto* swap = std::get_if<SwapComponent>(&failed)) {
+  if (swap != nullptr) {
     failed_.push_back({*swap, now_ns_ + kFailedPauseNs});
     take_free_pages();
   } else {
@@ -84,11 +86,21 @@ bool FormSteering::may_preempt(const Form& to) const {
   return frees_pages(to) && to.layer_precision != run_.committed().layer_precision;
 }
 
-// Lets KV take the pages that a morph which ended early left free, if neither a policy nor an
-// operator decides about them. What is still under way goes on.
+// Lets KV take the pages that other models returned or a morph which ended early left free, if no
+// policy decides about them, no operator has named KV blocks, and other models are not to get them.
+// What is still under way goes on.
 void FormSteering::take_free_pages() {
-  if (!policy_rules() && !pin_) {
+  const std::int64_t quota = config_.bounds.budget.pages;
+  if (policy_rules() || memory_.wanted < quota) {
+    return;
+  }
+  if (!pin_) {
     go_towards({with_free_pages(run_.wanted()), "KV gets the pages that are free", true});
+    return;
+  }
+  const Form form = with_kv_in(run_.wanted(), std::min(quota, own_pages()));
+  if (memory_.pin_grows && !run_.holds() && form.kv.blocks > run_.wanted().kv.blocks) {
+    memory_.grows = go_to(form, "an operator's wish, with memory that came back").ok();
   }
 }
 
@@ -145,7 +157,7 @@ void FormSteering::advance(bool quiet) {
 }
 
 void FormSteering::observe(const Observation& observation) {
-  if (!scheduler_.has_too_large() || config_.bounds.budget.pages < own_pages()) {
+  if (!scheduler_.has_too_large() || own_memory_suffices()) {
     larger_kv_since_ns_ = -1;
   } else if (larger_kv_since_ns_ < 0) {
     larger_kv_since_ns_ = now_ns_;

@@ -161,6 +161,7 @@ class FormSteering {
   std::int64_t pages_needed(std::int64_t blocks) const;
   bool memory_is_open() const;
   bool kv_comes_back() const;
+  bool own_memory_suffices() const;
   bool awaits_memory();
   std::int64_t needs_to_tell(std::int64_t blocks);
   void follow_quota();
@@ -173,6 +174,8 @@ class FormSteering {
     std::int64_t wanted = 0;             // quota of pages; the budget's, unless it has to shrink
     bool shrinks = false;                // the morph under way is for that
     bool pin_grows = false;              // the pin names no KV blocks, so that KV may grow
+    bool grows = false;                  // the pin's latest morph was for that
+    bool own_is_lost = false;            // pages that this model lent may never come back
     bool kv_failed = false;              // a step of KV, which may not have all free pages since
     std::int64_t blocks = -1;            // that requests needed at the latest event
     bool ruled = false;                  // the policy ruled at the latest event

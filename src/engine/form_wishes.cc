@@ -125,7 +125,7 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason,
   }
   morph->reason = reason;
   run_.retarget(*morph, true, now_ns_);
-  memory_.shrinks = false;  // this morph takes its place
+  memory_.shrinks = memory_.grows = false;  // this morph takes its place
   promise_kv();
   return morph;
 }
@@ -181,16 +181,16 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   }
   const std::int64_t missing = form_pages(spec, form, budget.page_bytes) + budget.reserve - pages;
   if (missing > 0 || form.kv.blocks <= 0) {
-    return too_large(
-        "'{}' lacks {}: with these weights {} KV blocks fit; lower more layers or ask for fewer "
-        "blocks{}",
-        to_string(form), format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes),
-        fitting,
+    const std::string what =
         pages < own_pages()
-            ? fmt::format("; other models use {} of the model's own memory: to get it back, set "
-                          "mode off",
-                          format_bytes((own_pages() - pages) * budget.page_bytes))
-            : "");
+            ? fmt::format(
+                  "other models use {} of the model's own memory: set mode off to get it "
+                  "back, and ask again",
+                  format_bytes((own_pages() - pages) * budget.page_bytes))
+            : "lower more layers or ask for fewer blocks";
+    return too_large("'{}' lacks {}: with these weights {} KV blocks fit; {}", to_string(form),
+                     format_bytes(std::max<std::int64_t>(missing, 1) * budget.page_bytes), fitting,
+                     what);
   }
   return form;
 }

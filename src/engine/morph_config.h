@@ -26,8 +26,11 @@ struct MorphConfig {
   // Pages that the model always gets back from models with which it shares its devices. Pages in
   // addition are borrowed from them. 0: the model trades no memory.
   std::int64_t own_pages = 0;
-  bool weighed = false;         // the policy lowers precision only when the fleet allows it
-  std::uint64_t ids_after = 0;  // ids of the engine's morph steps are larger than this
+  // The system takes the memory of pages back on the engine's thread, so in pieces.
+  std::int64_t quota_piece_bytes = 256 * kMiB;
+  std::uint64_t wishes_before = 0;  // WantQuotas up to this number were for an earlier engine
+  bool weighed = false;             // the policy lowers precision only when the fleet allows it
+  std::uint64_t ids_after = 0;      // ids of the engine's morph steps are larger than this
 };
 
 }  // namespace protean

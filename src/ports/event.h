@@ -68,6 +68,8 @@ struct WantForm {
 struct WantQuota {
   std::int64_t pages = 0;
   std::uint64_t number = 0;
+  // A model whose devices have failed has pages that this model lent: they may never come back.
+  bool own_is_lost = false;
 };
 // An operator asks which replicas are to serve as one. The fleet answers with one GroupsAnswered.
 struct WantGroups {
