@@ -269,10 +269,14 @@ Workers::~Workers() {
     stopped = worker->stop() && stopped;
   }
   gate_->close();
+  if (stopped) {
+    return;
+  }
   for (auto& worker : workers_) {
-    if (!stopped) {
-      (void)worker.release();  // threads of a device that hangs may use any of them
-    }
+    (void)worker.release();  // threads of a device that hangs may use any of them
+  }
+  if (memory_ != nullptr) {
+    memory_->lose();
   }
 }
 
@@ -352,6 +356,7 @@ ReplicaOptions with_memory(ReplicaOptions options, const ModelMemory::Lease& mem
       std::max(options.sizing.largest_kv_blocks, form_path(most).back().kv.blocks);
   options.most_pages = memory.most_pages;
   morph.own_pages = memory.own_pages;
+  morph.wishes_before = memory.wishes_before;
   options.sizing.budget.pages = morph.bounds.budget.pages = memory.pages;
   Form& form = options.sizing.form;
   form.kv.blocks = std::min(form.kv.blocks, kv_blocks_beside(morph.bounds, form));
@@ -378,7 +383,7 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& asked,
     return fabric.error();
   }
   BackgroundTask packing = pack_in_background(options, gate);
-  parts.workers = std::make_unique<Workers>(gate, options.device_timeout_ns);
+  parts.workers = std::make_unique<Workers>(gate, options.device_timeout_ns, parts.memory.get());
   for (std::int32_t replica = 0; replica < options.sizing.replicas(); ++replica) {
     auto worker = create_worker(options, ReplicaId{replica}, *fabric, weights, gate);
     if (!worker.ok()) {

@@ -102,8 +102,10 @@ class EventGate {
 // fabric.
 class Workers final : public KvExchange, public DeviceGroups {
  public:
-  Workers(std::shared_ptr<EventGate> gate, TimeNs device_timeout_ns)
-      : gate_(std::move(gate)), device_timeout_ns_(device_timeout_ns) {}
+  // `memory`, if the workers trade theirs, outlives them.
+  Workers(std::shared_ptr<EventGate> gate, TimeNs device_timeout_ns,
+          const ModelMemory::Lease* memory)
+      : gate_(std::move(gate)), device_timeout_ns_(device_timeout_ns), memory_(memory) {}
   // Stops all workers before the first one is destroyed: copies read others' memory. If a device
   // was given up and still hangs, all are left behind with their memory. Devices that do not finish
   // within the timeout, which is without end if it is 0, are given up. Closes the gate.
@@ -134,6 +136,7 @@ class Workers final : public KvExchange, public DeviceGroups {
 
   const std::shared_ptr<EventGate> gate_;
   const TimeNs device_timeout_ns_;
+  const ModelMemory::Lease* const memory_;
   std::vector<std::unique_ptr<CpuWorker>> workers_;
 };
 

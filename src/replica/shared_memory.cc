@@ -28,12 +28,14 @@ void tell_all(const std::vector<std::pair<SharedMemory::Tell, WantQuota>>& wishe
 SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
   std::vector<MemoryAccount> accounts;
   std::int64_t lent = devices.owed - devices.unused;
+  bool lost = devices.lost > 0;
   for (const ModelMemory* const model : devices.models) {
     MemoryAccount& account = accounts.emplace_back(model->account_);
     account.needs = model->tell_ ? account.needs : account.quota;
     lent += account.own - account.quota;
+    lost = lost || (model->failed_ && account.quota > account.own);
   }
-  check(lent == 0, "what models have and what none has is what they were given");
+  check(lent == devices.lost, "what models have and what none has is what is left of theirs");
   accounts.push_back({.own = devices.owed, .needs = devices.owed, .most = devices.owed});
   const std::vector<std::int64_t> wanted = share_memory(accounts, devices.unused);
   const std::int64_t returned = std::min(wanted.back(), devices.unused);
@@ -50,14 +52,18 @@ SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
     account.quota += more;
     const std::int64_t wish = std::min(wanted[i], account.quota);
     const bool again = wish != account.quota && now_ns - model.wished_ns_ >= kAskAgainNs;
-    const bool first = model.wishes_ == 0 && devices.models.size() > 1;
-    if (!model.tell_ || (more == 0 && wish == model.wished_ && !again && !first)) {
+    const bool own_is_lost = lost && account.quota < account.own;
+    const bool first = !model.told_ && devices.models.size() > 1;
+    if (!model.tell_ || (more == 0 && wish == model.wished_ && own_is_lost == model.told_lost_ &&
+                         !again && !first)) {
       continue;
     }
+    model.told_ = true;
+    model.told_lost_ = own_is_lost;
     model.wished_ = wish;
     model.wished_ns_ = now_ns;
     ++model.wishes_;
-    wishes.emplace_back(model.tell_, WantQuota{wish / page, model.wishes_});
+    wishes.emplace_back(model.tell_, WantQuota{wish / page, model.wishes_, own_is_lost});
   }
   return wishes;
 }
@@ -109,9 +115,9 @@ ModelMemory::Lease::~Lease() {
   memory_->unload();
 }
 
-void ModelMemory::Lease::fail() const {
+void ModelMemory::Lease::lose() const {
   const std::lock_guard lock(memory_->all_->mutex_);
-  memory_->tell_ = nullptr;
+  memory_->loses_ = true;
 }
 
 // Memory of a model that has left may still be lent. The system does not have it, so the next model
@@ -137,7 +143,7 @@ std::unique_ptr<ModelMemory::Lease> ModelMemory::load(SharedMemory::Tell tell) {
     account_.most = most * page;
     account_.needs = account_.quota;
     wished_ = account_.quota;
-    wishes_ = 0;
+    told_ = told_lost_ = false;
     tell_ = std::move(tell);
     lease.reset(new Lease(shared_from_this(), most));
     wishes = SharedMemory::share(devices_, wished_ns_);
@@ -146,14 +152,28 @@ std::unique_ptr<ModelMemory::Lease> ModelMemory::load(SharedMemory::Tell tell) {
   return lease;
 }
 
+void ModelMemory::fail() {
+  SharedMemory::Wishes wishes;
+  {
+    const std::lock_guard lock(all_->mutex_);
+    if (std::exchange(failed_, true)) {
+      return;
+    }
+    tell_ = nullptr;
+    wishes = SharedMemory::share(devices_, wished_ns_);
+  }
+  tell_all(wishes);
+}
+
 void ModelMemory::unload() {
   SharedMemory::Wishes wishes;
   {
     const std::lock_guard lock(all_->mutex_);
     tell_ = nullptr;
+    failed_ = false;
     const std::int64_t others = std::max<std::int64_t>(0, account_.quota - account_.own);
     account_.quota -= others;
-    devices_.unused += others;
+    (std::exchange(loses_, false) ? devices_.lost : devices_.unused) += others;
     wishes = SharedMemory::share(devices_, wished_ns_);
   }
   tell_all(wishes);

@@ -20,8 +20,8 @@ class ModelMemory;
 
 // The memory that models of a server trade which are served on the same devices (share_memory). At
 // any time, the quotas of the models on a set of devices and what none of them has make up what
-// they have together: a model gets more only after another one has given it back. Any thread may
-// call; ModelMemory does.
+// they have together, but for what is lost: a model gets more only after another one has given it
+// back. Any thread may call; ModelMemory does.
 class SharedMemory {
  public:
   using Tell = std::function<void(WantQuota)>;
@@ -42,6 +42,7 @@ class SharedMemory {
     std::vector<ModelMemory*> models;
     std::int64_t unused = 0;  // bytes that no model has
     std::int64_t owed = 0;    // bytes of models that have left, which others are to give back
+    std::int64_t lost = 0;    // bytes that threads which never end may still use
   };
   using Wishes = std::vector<std::pair<Tell, WantQuota>>;
 
@@ -76,12 +77,16 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
-    const std::int64_t pages;       // the quota with which the model is loaded
-    const std::int64_t own_pages;   // that it always gets back
-    const std::int64_t most_pages;  // that it may have while it is loaded
+    const std::int64_t pages;           // the quota with which the model is loaded
+    const std::int64_t own_pages;       // that it always gets back
+    const std::int64_t most_pages;      // that it may have while it is loaded
+    const std::uint64_t wishes_before;  // WantQuotas up to this number were told before
 
     // The devices of the model have failed: from now on it neither gives memory nor asks for any.
-    void fail() const;
+    // Models that lent it some are told.
+    void fail() const { memory_->fail(); }
+    // Threads of the model may use its memory for ever: what it has borrowed does not come back.
+    void lose() const;
     // Takes what the model's engine says of its memory.
     void report(const MemoryUse& use, TimeNs now_ns) const { memory_->report(use, now_ns); }
 
@@ -91,6 +96,7 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
         : pages(memory->account_.quota / memory->account_.page_bytes),
           own_pages(memory->account_.own / memory->account_.page_bytes),
           most_pages(most),
+          wishes_before(memory->wishes_),
           memory_(std::move(memory)) {}
     const std::shared_ptr<ModelMemory> memory_;
   };
@@ -102,6 +108,7 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
 
  private:
   friend class SharedMemory;
+  void fail();
   void unload();
   void report(const MemoryUse& use, TimeNs now_ns);
 
@@ -111,10 +118,14 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
   // Guarded by the mutex of `all_`.
   MemoryAccount account_;
   bool left_ = false;
+  bool failed_ = false;       // its devices, while it is loaded
+  bool loses_ = false;        // what it has borrowed is lost when it is unloaded
   SharedMemory::Tell tell_;   // empty while it is not loaded
+  bool told_ = false;         // a wish, since it was loaded
+  bool told_lost_ = false;    // the latest wish's own_is_lost
   std::int64_t wished_ = 0;   // bytes, of the latest wish
   TimeNs wished_ns_ = 0;      // when that was told
-  std::uint64_t wishes_ = 0;  // number of the latest wish
+  std::uint64_t wishes_ = 0;  // number of the latest wish, which goes on when it is loaded again
 };
 
 }  // namespace protean

@@ -28,7 +28,12 @@ struct PlayedModel {
     load();
   }
   void load() {
-    lease = memory->load([this](WantQuota want) { wish = want; });
+    lease = memory->load([this](WantQuota want) {
+      wish = want;
+      if (follows) {
+        follow(20, 0);
+      }
+    });
     quota = lease->pages;
   }
   void need(std::int64_t pages, TimeNs now_ns) {
@@ -43,6 +48,7 @@ struct PlayedModel {
     need(needs, now_ns);
   }
 
+  bool follows = false;  // what it is told, at once, and needs 20 pages
   std::optional<WantQuota> wish;
   std::int64_t quota = 0;
   std::shared_ptr<ModelMemory> memory;
@@ -50,6 +56,20 @@ struct PlayedModel {
 };
 
 struct SharedMemoryTest : ReplicasTest {
+  ReplicaOptions trading(const std::string& kv) {
+    kv_cache_memory = kv;
+    ReplicaOptions options = groupable(1);
+    options.morph->mode = MorphMode::kBalanced;
+    const PageBudget& budget = options.sizing.budget;
+    options.memory = std::make_shared<ModelMemory>(
+        all, std::vector<std::vector<int>>{{}},
+        ModelMemory::Pages{budget.page_bytes, budget.pages, budget.pages});
+    return options;
+  }
+  static std::int64_t own_bytes(const ReplicaOptions& options) {
+    return options.sizing.budget.pages * options.sizing.budget.page_bytes;
+  }
+
   std::shared_ptr<SharedMemory> all = std::make_shared<SharedMemory>();
 };
 
@@ -221,28 +241,87 @@ TEST_F(SharedMemoryTest, AModelWhoseDevicesFailNeitherGivesNorAsks) {
   failing.lease->fail();
   lender.follow(20, 1);
   EXPECT_EQ(lender.wish->pages, 100) << "what was to be lent comes back";
+  EXPECT_FALSE(lender.wish->own_is_lost);
   EXPECT_EQ(failing.wish->pages, 100);
+}
+
+TEST_F(SharedMemoryTest, ALenderIsToldThatTheDevicesOfItsBorrowerHaveFailed) {
+  PlayedModel lender(all, 100);
+  PlayedModel borrower(all, 100);
+  lender.need(20, 0);
+  borrower.need(130, 0);
+  lender.follow(20, 1);
+  borrower.follow(130, 1);
+  ASSERT_FALSE(lender.wish->own_is_lost);
+  borrower.lease->fail();
+  EXPECT_TRUE(lender.wish->own_is_lost);
+  EXPECT_EQ(lender.wish->pages, 70);
+  borrower.lease.reset();
+  EXPECT_FALSE(lender.wish->own_is_lost);
+  EXPECT_EQ(lender.wish->pages, 100);
+}
+
+TEST_F(SharedMemoryTest, WhatThreadsThatNeverEndHaveBorrowedIsGivenToNoModel) {
+  PlayedModel lender(all, 100);
+  PlayedModel borrower(all, 100);
+  lender.need(20, 0);
+  borrower.need(130, 0);
+  lender.follow(20, 1);
+  borrower.follow(130, 1);
+  borrower.lease->lose();
+  borrower.lease.reset();
+  EXPECT_EQ(lender.wish->pages, 70);
+  EXPECT_TRUE(lender.wish->own_is_lost);
+  borrower.load();
+  EXPECT_EQ(borrower.lease->pages, 100);
+  lender.need(100, 2);
+  EXPECT_EQ(lender.wish->pages, 70);
+  lender.need(20, 3);
+  borrower.need(130, 3);
+  lender.follow(20, 4);
+  EXPECT_EQ(lender.quota + borrower.wish->pages, 170);
+}
+
+TEST_F(SharedMemoryTest, WhatAModelWasToldBeforeItWasLoadedAgainIsKnownByItsNumber) {
+  LateModel model(all, 100);
+  LateModel other(all, 100);
+  model.load();
+  ASSERT_FALSE(model.told.empty());
+  const std::uint64_t last = model.told.back().number;
+  model.told.clear();
+  model.lease.reset();
+  model.load();
+  EXPECT_EQ(model.lease->wishes_before, last);
+  ASSERT_FALSE(model.told.empty());
+  EXPECT_GT(model.told.front().number, last);
+}
+
+// The device hangs to the end of the process.
+TEST_F(SharedMemoryTest, WhatAModelWhoseDeviceHangsHasBorrowedIsLost) {
+  PlayedModel lender(all, 256, {{}});
+  lender.follows = true;
+  lender.need(20, 0);
+  constraint = std::make_shared<HangingOnce>(true);
+  ReplicaOptions options = trading("512KiB");
+  options.device_timeout_ns = 2 * kNsPerS;
+  {
+    FleetLoad borrower(options, *this);
+    borrower.run(20'000, 48, [&](const OutputBatch& batch) {
+      if (batch.memory && batch.memory->quota_bytes > own_bytes(options)) {
+        borrower.enough();
+      }
+    });
+  }
+  EXPECT_TRUE(lender.wish->own_is_lost);
+  EXPECT_LT(lender.wish->pages, 256);
 }
 
 // One model is idle and lends memory to another one under load; then it has a load itself.
 TEST_F(SharedMemoryTest, TradesChangeNoToken) {
   constexpr std::uint64_t kMostRequests = 20'000;
   constexpr std::uint64_t kOutstanding = 48;
-  const auto model = [&](const std::string& kv) {
-    kv_cache_memory = kv;
-    ReplicaOptions options = groupable(1);
-    options.morph->mode = MorphMode::kBalanced;
-    const PageBudget& budget = options.sizing.budget;
-    options.memory = std::make_shared<ModelMemory>(
-        all, std::vector<std::vector<int>>{{}},
-        ModelMemory::Pages{budget.page_bytes, budget.pages, budget.pages});
-    return options;
-  };
-  const auto own_bytes = [](const ReplicaOptions& options) {
-    return options.sizing.budget.pages * options.sizing.budget.page_bytes;
-  };
-  ReplicaOptions lending = model("1MiB");
-  ReplicaOptions borrowing = model("512KiB");
+  ReplicaOptions lending = trading("1MiB");
+  ReplicaOptions borrowing = trading("512KiB");
   FleetLoad lender(lending, *this);
   FleetLoad borrower(borrowing, *this);
   std::promise<void> borrowed;
