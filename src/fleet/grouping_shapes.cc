@@ -33,12 +33,7 @@ bool Grouping::made_alike(const Shapes& shapes, ReplicaId a, ReplicaId b) {
 // Returns true if the homes can become one with the KV that they have. A group's KV cannot shrink
 // below that of its replicas.
 bool Grouping::keeps_kv(const Shapes& shapes, const Change& change) const {
-  const ReplicaId first = change.homes.front();
-  Form home = joined_form(form_of(shapes, first), 1);
-  if (const std::optional<Form> now = stations_[index(first)].engine->form()) {
-    home.layer_precision = now->layer_precision;
-    home.embeddings = now->embeddings;
-  }
+  const Form home = joined_form(form_of(shapes, change.homes.front()), 1);
   const Result<std::int64_t> blocks = kv_blocks_to_regroup(
       config_.spec, home, static_cast<int>(change.homes.size()), change.by, config_.budget);
   return blocks.ok() && *blocks == home.kv.blocks;
@@ -59,12 +54,21 @@ Status Grouping::check_shrink(const Shape& shape) const {
   return check_gain(config_, shape.wide, std::ssize(shape.homes) * shape.shrunk_from);
 }
 
+// Returns the form that a replica or group becomes part of a group with, which may have more KV
+// still. A group that there is has the precisions that it came to since it was formed.
 Form Grouping::form_of(const Shapes& shapes, ReplicaId replica) const {
   const auto& nested = shapes[index(replica)];
+  const bool changes = running_ && running_->concerns(replica);
   if (!nested.empty()) {
-    return nested.back().wide;
+    Form form = nested.back().wide;
+    const std::optional<Form> now = stations_[index(replica)].engine->form();
+    if (now && !changes && nested.size() == groups_[index(replica)].size()) {
+      form.layer_precision = now->layer_precision;
+      form.embeddings = now->embeddings;
+    }
+    return form;
   }
-  if (running_ && running_->concerns(replica) && !running_->group().home.group.empty()) {
+  if (changes && !running_->group().home.group.empty()) {
     return running_->group().home;
   }
   const auto& groups = groups_[index(replica)];  // a group may part before
