@@ -156,7 +156,7 @@ TEST(Regrouping, KvDoesNotShrinkBelowWhatARequestNeeds) {
 // become a larger group: here, these have too few layers for that.
 TEST(Regrouping, GroupsBecomeOneOnlyWithAllKvOfTheirReplicas) {
   for (const bool lowered : {false, true}) {
-    GroupScene scene({.replicas = 4, .blocks = 180});
+    GroupScene scene({.replicas = 4, .blocks = 240});
     ASSERT_TRUE(scene.want({{0, 1}, {2, 3}}).ok());
     scene.settle();
     ASSERT_EQ(scene.groups(), "01 23");
