@@ -172,7 +172,7 @@ TEST(Regrouping, GroupsBecomeOneOnlyWithAllKvOfTheirReplicas) {
       scene.settle();
     }
     const auto changes = scene.want({{0, 1, 2, 3}}, GroupBy::kLayers);
-    EXPECT_EQ(changes.ok(), lowered);
+    ASSERT_EQ(changes.ok(), lowered);
     if (!lowered) {
       EXPECT_EQ(changes.error().message,
                 "these groups cannot be had: 4 replicas cannot divide 3 layers: group fewer "
