@@ -25,11 +25,11 @@ constexpr std::array kMessagesToolTable =
                     required(object_field("input_schema", "The JSON schema of the arguments.")));
 
 constexpr FlatToolStyle kMessagesToolStyle{.place = "tools.{}",
-                                   .type = "custom",
-                                   .type_is_implied = true,
-                                   .schema = "input_schema",
-                                   .schema_is_required = true,
-                                   .table = kMessagesToolTable};
+                                           .type = "custom",
+                                           .type_is_implied = true,
+                                           .schema = "input_schema",
+                                           .schema_is_required = true,
+                                           .table = kMessagesToolTable};
 
 constexpr std::array kThinkingTable{
     required(string_field("type", "Thoughts are not told apart.", R"({"const":"disabled"})"))};
