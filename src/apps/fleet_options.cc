@@ -90,6 +90,10 @@ Status check_groups(const FleetOptions& options, const GroupOptions& group) {
                       "--keep-attention needs several replicas whose layers divide: add "
                       "--data-parallel-size 2 and --max-tensor-parallel-size 2, or more");
   }
+  if (group.overlaps_kv && group.replicas < 2) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--overlap-kv needs several replicas: add --data-parallel-size 2, or more");
+  }
   if (drop != "off" && group.replicas < 2) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--drop {} needs several replicas: add --data-parallel-size 2, or more",

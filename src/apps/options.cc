@@ -178,6 +178,9 @@ void add_group_options(CLI::App& app, GroupOptions& options) {
   app.add_flag("--keep-attention", options.keeps_attention,
                "Let replicas keep their attention weights in groups by shards, as in AMOEBA: a "
                "split copies none of them, and a group has less KV");
+  app.add_flag("--overlap-kv", options.overlaps_kv,
+               "Move the KV of replicas that become groups or split while a step still computes "
+               "other layers, as in AMOEBA: faster only if copies have CPUs of their own");
 }
 
 void add_model_options(CLI::App& app, ModelOptions& options) {

@@ -22,6 +22,7 @@ struct GroupOptions {
   int pipeline = 0;              // stages of consecutive layers
   int most_tensor = 0;           // shards of each component: the largest tensor degree ever
   bool keeps_attention = false;  // groups of replicas keep attention weights (Form)
+  bool overlaps_kv = false;      // see WorkerOptions::moves_kv_early
   std::string stages;            // layers of each stage, such as "10,9,7,6"; empty: even
   bool on_nodes = false;         // each device is a NUMA node, with what is free there
 };

@@ -107,7 +107,8 @@ struct ReplicasTest : testing::Test {
     ReplicaOptions options = options_for({.replicas = replicas,
                                           .tensor = tensor,
                                           .most_tensor = most_tensor,
-                                          .keeps_attention = keeps_attention},
+                                          .keeps_attention = keeps_attention,
+                                          .overlaps_kv = !keeps_attention},
                                          true);
     const Sizing& sizing = options.sizing;
     MorphConfig morph{.mode = MorphMode::kOff};

@@ -210,7 +210,8 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
                        .devices = {},
                        .max_step_tokens = options.model.max_num_batched_tokens,
                        .max_positions = sizing.max_model_len,
-                       .max_in_flight = steps_in_flight(sizing.form)};
+                       .max_in_flight = steps_in_flight(sizing.form),
+                       .moves_kv_early = options.model.group.overlaps_kv};
   const std::size_t devices = sizing.form.group.size();
   const auto first = static_cast<std::size_t>(replica.value) * devices;
   const auto shares = std::span(sizing.cpus).subspan(first, devices);

@@ -74,9 +74,9 @@ struct WorkerOptions {
   // The share of the threads' time that copies may take while steps run, and by which steps may get
   // longer. A device's copies run on one thread, so they take at most one core.
   double background_share = 0.075;
-  // KV that changes devices begins to move once the step before has left its layer. Without, to
-  // compare: between two steps only.
-  bool moves_kv_early = true;
+  // KV that changes devices begins to move once the step before has left its layer, on the threads
+  // of copies. Without: between two steps, on all threads.
+  bool moves_kv_early = false;
 };
 
 // Bytes that a worker holds at its start. Without pages, memory is touched on first use.

@@ -243,6 +243,7 @@ describe('protean simulate', () => {
       assert.match(spawnSync(program, ['simulate', '--like', '150m'], { encoding: 'utf8' }).stderr, /no weights to run here/);
       assert.match(onCluster('2xA40', '--data-parallel-size', '2', '--scale', 'paper').stderr, /--scale paper needs several replicas/);
       assert.match(onCluster('2xA40', '--data-parallel-size', '2', '--keep-attention').stderr, /--keep-attention needs several replicas/);
+      assert.match(onCluster('2xA40', '--data-parallel-size', '1', '--overlap-kv').stderr, /--overlap-kv needs several replicas/);
     });
   });
 
