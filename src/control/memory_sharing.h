@@ -18,7 +18,7 @@ struct MemoryAccount {
 
 // Returns the quotas that the models should have, of what they have and what no model has.
 //  - A model that needs more than it has, and has less than its own, gets its own back: from the
-//    models that have most in addition to theirs, whatever those need.
+//    models that have most in addition to theirs, even if they need it.
 //  - A model that needs still more gets memory that others do not need, from the model that has
 //    most of that. Of its own memory, a model keeps what it needs and half of the rest.
 //  - What no model has goes back to models that have less than their own.

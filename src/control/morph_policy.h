@@ -37,7 +37,8 @@ struct Wanted {
 
 struct Decision {
   std::optional<Wanted> wanted;  // nothing: stay with `heading`
-  // Of all forms, `heading` first. Empty if no form could be better: then no form was weighed.
+  // One for each form, that of `heading` first. Empty if no form could be better: then no form was
+  // weighed.
   std::vector<FormPrediction> predictions;
 };
 

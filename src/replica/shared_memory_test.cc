@@ -55,6 +55,14 @@ struct PlayedModel {
   std::unique_ptr<ModelMemory::Lease> lease;
 };
 
+// The lender lends 30 pages: each model has 100, and they need 20 and 130.
+void lend(PlayedModel& lender, PlayedModel& borrower) {
+  lender.need(20, 0);
+  borrower.need(130, 0);
+  lender.follow(20, 1);
+  borrower.follow(130, 1);
+}
+
 struct SharedMemoryTest : ReplicasTest {
   ReplicaOptions trading(const std::string& kv) {
     kv_cache_memory = kv;
@@ -184,10 +192,7 @@ TEST_F(SharedMemoryTest, QuotasNeverExceedTheMemoryInAnyOrderOfEvents) {
 TEST_F(SharedMemoryTest, AModelThatIsUnloadedGivesBackWhatWasNotItsOwnAndComesBackWithItsQuota) {
   PlayedModel lender(all, 100);
   PlayedModel borrower(all, 100);
-  lender.need(20, 0);
-  borrower.need(130, 0);
-  lender.follow(20, 1);
-  borrower.follow(130, 1);
+  lend(lender, borrower);
   lender.lease.reset();
   borrower.need(200, 500 * kNsPerMs);
   EXPECT_EQ(borrower.wish->pages, 130) << "a model that sleeps keeps its memory";
@@ -204,10 +209,7 @@ TEST_F(SharedMemoryTest, AModelThatIsUnloadedGivesBackWhatWasNotItsOwnAndComesBa
 TEST_F(SharedMemoryTest, MemoryOfAModelThatIsRemovedIsGivenBackByOthers) {
   auto lender = std::make_unique<PlayedModel>(all, 100);
   PlayedModel borrower(all, 100);
-  lender->need(20, 0);
-  borrower.need(130, 0);
-  lender->follow(20, 1);
-  borrower.follow(130, 1);
+  lend(*lender, borrower);
   lender.reset();
   EXPECT_EQ(borrower.wish->pages, 100);
   borrower.follow(130, 2);
@@ -218,10 +220,7 @@ TEST_F(SharedMemoryTest, MemoryOfAModelThatIsRemovedIsGivenBackByOthers) {
 TEST_F(SharedMemoryTest, AModelThatTakesTheMemoryOfAnotherBeginsWithoutWhatThatOneHasLent) {
   auto former = std::make_unique<PlayedModel>(all, 100);
   PlayedModel borrower(all, 100);
-  former->need(20, 0);
-  borrower.need(130, 0);
-  former->follow(20, 1);
-  borrower.follow(130, 1);
+  lend(*former, borrower);
   const auto next = std::make_shared<ModelMemory>(all, std::vector<std::vector<int>>{{0, 1}},
                                                   ModelMemory::Pages{kPage, 100, 10});
   former.reset();
@@ -248,10 +247,7 @@ TEST_F(SharedMemoryTest, AModelWhoseDevicesFailNeitherGivesNorAsks) {
 TEST_F(SharedMemoryTest, ALenderIsToldThatTheDevicesOfItsBorrowerHaveFailed) {
   PlayedModel lender(all, 100);
   PlayedModel borrower(all, 100);
-  lender.need(20, 0);
-  borrower.need(130, 0);
-  lender.follow(20, 1);
-  borrower.follow(130, 1);
+  lend(lender, borrower);
   ASSERT_FALSE(lender.wish->own_is_lost);
   borrower.lease->fail();
   EXPECT_TRUE(lender.wish->own_is_lost);
@@ -264,10 +260,7 @@ TEST_F(SharedMemoryTest, ALenderIsToldThatTheDevicesOfItsBorrowerHaveFailed) {
 TEST_F(SharedMemoryTest, WhatThreadsThatNeverEndHaveBorrowedIsGivenToNoModel) {
   PlayedModel lender(all, 100);
   PlayedModel borrower(all, 100);
-  lender.need(20, 0);
-  borrower.need(130, 0);
-  lender.follow(20, 1);
-  borrower.follow(130, 1);
+  lend(lender, borrower);
   borrower.lease->lose();
   borrower.lease.reset();
   EXPECT_EQ(lender.wish->pages, 70);
