@@ -1,6 +1,7 @@
 #include "control/plan_regroup.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -26,9 +27,25 @@ int shards_held(const Form& form) {
   return sum;
 }
 
-// Returns all components in the order in which groups drop them.
-std::vector<Held> dropping_order(int layers) {
+// Returns the layers in the order in which devices exchange their KV: from the outer ends inward,
+// one of each stage in turn. So a device that takes KV of a layer gives back that of another one
+// before it takes more. `narrow` is the form that has the fewer copies. Layers of which it has
+// several come in any order, since they do not change.
+std::vector<int> exchange_order(const Form& narrow, std::vector<int> inward) {
+  std::map<int, int> layers_of;  // so far, by the first device that holds them
+  std::map<int, int> turn;       // by layer
+  for (const int layer : inward) {
+    const auto copies = copies_of(narrow.group, layer, Component::kAttention, narrow.shards);
+    turn[layer] = copies.size() == 1 ? layers_of[copies.front().front()]++ : 0;
+  }
+  std::ranges::stable_sort(inward, {}, [&](int layer) { return turn[layer]; });
+  return inward;
+}
+
+// Returns all components in the order in which groups drop them to come to the form.
+std::vector<Held> dropping_order(const Form& narrow) {
   std::vector<int> inward;
+  const int layers = static_cast<int>(narrow.layer_precision.size());
   for (int first = 0, last = layers - 1; first <= last; ++first, --last) {
     inward.push_back(first);
     if (last > first) {
@@ -36,10 +53,11 @@ std::vector<Held> dropping_order(int layers) {
     }
   }
   std::vector<Held> order = {{}};
-  for (const Component half : {Component::kMlp, Component::kAttention}) {
-    for (const int layer : inward) {
-      order.push_back({layer, half});
-    }
+  for (const int layer : inward) {
+    order.push_back({layer, Component::kMlp});
+  }
+  for (const int layer : exchange_order(narrow, inward)) {
+    order.push_back({layer, Component::kAttention});
   }
   return order;
 }
@@ -94,9 +112,10 @@ Status divide_layers(Holding& holding, int home, int homes) {
   return {};
 }
 
-std::vector<HoldShards> steps_between(const ModelSpec& spec, const Form& from, const Form& to) {
-  std::vector<Held> order = dropping_order(spec.layers);
-  if (shards_held(to) > shards_held(from)) {
+std::vector<HoldShards> steps_between(const Form& from, const Form& to) {
+  const bool fetches = shards_held(to) > shards_held(from);
+  std::vector<Held> order = dropping_order(fetches ? from : to);
+  if (fetches) {
     std::reverse(order.begin(), order.end());
   }
   std::vector<HoldShards> steps;
@@ -183,7 +202,7 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
                            const PageBudget& budget) {
   Morph morph;
   Form form = from;
-  for (HoldShards& hold : steps_between(spec, from, to)) {
+  for (HoldShards& hold : steps_between(from, to)) {
     if (Status can = check_step(spec, form, hold, budget); !can.ok()) {
       return can.error();
     }
@@ -203,7 +222,7 @@ Result<std::int64_t> kv_blocks_to_regroup(const ModelSpec& spec, const Form& hom
   std::int64_t blocks = home.kv.blocks;
   for (const bool together : {true, false}) {
     Form form = together ? joined : *wide;
-    for (const HoldShards& hold : steps_between(spec, form, together ? *wide : joined)) {
+    for (const HoldShards& hold : steps_between(form, together ? *wide : joined)) {
       form.kv.blocks = blocks * homes;
       const Status can = check_step(spec, form, hold, budget);
       if (!can.ok() && can.error().code != ErrorCode::kExhausted) {

@@ -24,8 +24,8 @@ Result<Form> divided_form(const Form& home, int homes, GroupBy by);
 // Returns the HoldShards steps between two forms of the same devices, of which every prefix is
 // legal and fits the pages of each device. A step that drops shards comes early if it moves no KV:
 // the embeddings and MLPs, then attention with its KV. Steps that fetch take the reverse order.
-// Layers are taken from the outer ends of the model inward, or in reverse. kExhausted: a device
-// lacks pages on the way.
+// Layers are taken from the outer ends of the model inward, and those whose KV moves in turn from
+// each stage; or all in reverse. kExhausted: a device lacks pages on the way.
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget);
 

@@ -63,6 +63,42 @@ TEST(KvBlocksToRegroup, KvShrinksAsFarAsTheWayNeeds) {
   }
 }
 
+// Pipelines whose KV fills all pages become one. Their stages take KV of a layer and give back that
+// of another in turn: the weights that they drop make room for one layer's KV, not for two.
+TEST(KvBlocksToRegroup, FullPipelinesBecomeOneLayerByLayer) {
+  const ModelSpec spec = small_model(16);
+  const Form home = replica_of(spec, 40);
+  const PageBudget budget = exactly(spec, home);
+  Form pair = divided_form(home, 2, GroupBy::kLayers).value();
+  pair.kv.blocks = kv_blocks_beside(spec, pair, budget.pages, kPageBytes);
+  ASSERT_GT(pair.kv.blocks, 2 * home.kv.blocks);
+  EXPECT_EQ(kv_blocks_to_regroup(spec, pair, 2, GroupBy::kLayers, budget).value(), pair.kv.blocks);
+}
+
+TEST(KvBlocksToRegroup, AChangeThatTurnsHasTheWayBack) {
+  const ModelSpec spec = small_model(16);
+  const Form home = replica_of(spec, 40);
+  const PageBudget budget = exactly(spec, home);
+  Form pair = divided_form(home, 2, GroupBy::kLayers).value();
+  pair.kv.blocks = kv_blocks_beside(spec, pair, budget.pages, kPageBytes);
+  const Form joined = joined_form(pair, 2);
+  const Form wide = divided_form(pair, 2, GroupBy::kLayers).value();
+  const std::vector<MorphStep> steps = plan_regroup(spec, joined, wide, budget).value().steps;
+  std::vector<MorphStep> back = plan_regroup(spec, wide, joined, budget).value().steps;
+  ASSERT_EQ(back.size(), steps.size());
+  Form form = joined;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    form = after(std::move(form), steps[i]);
+    const auto forth = plan_regroup(spec, form, wide, budget);
+    const auto turned = plan_regroup(spec, form, joined, budget);
+    ASSERT_TRUE(forth.ok() && turned.ok()) << i;
+    EXPECT_EQ(forth->steps,
+              std::vector(steps.begin() + static_cast<std::ptrdiff_t>(i) + 1, steps.end()));
+    EXPECT_EQ(turned->steps,
+              std::vector(back.end() - static_cast<std::ptrdiff_t>(i) - 1, back.end()));
+  }
+}
+
 TEST(KvBlocksToRegroup, ByShardsKvIsExchangedInPlace) {
   const ModelSpec spec = small_model(4);
   const Form home = replica_of(spec, 1000);
