@@ -32,18 +32,18 @@ struct DropCandidate {
   bool by_layers = false;           // a group that has dropped layers
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_used = 0;
-  std::int64_t kv_blocks_awaited = 0;  // blocks that queued requests need
-  int waiting = 0;                     // queued requests
-  std::int64_t whole_kv_blocks = 0;    // blocks of its replicas together if nothing is dropped
-  std::vector<std::vector<ReplicaId>> homes;  // the replicas of each part it splits into
-  std::int64_t home_kv_blocks = 0;            // of one of these parts
+  std::int64_t kv_blocks_awaited = 0;         // blocks that queued requests need
+  int waiting = 0;                            // queued requests
+  std::int64_t whole_kv_blocks = 0;           // blocks of the parts it splits into together
+  std::vector<std::vector<ReplicaId>> homes;  // the replicas of each part
+  std::int64_t home_kv_blocks = 0;            // of one of the parts
   std::int64_t largest_need = 0;              // blocks of its longest request when that ends
 };
 
-// What a candidate that is no group by layers holds now.
+// What a candidate holds now.
 struct DropCopy {
   std::size_t candidate = 0;     // index
-  int kind = 0;                  // equal for equal forms, which may become one group
+  int kind = 0;                  // equal for those that may become one group
   int layers = 0;                // layers that each device of it holds, at least
   std::int64_t layer_bytes = 0;  // weights of all layers
 };
@@ -53,14 +53,14 @@ struct DropCopy {
 std::int64_t blocks_lacking(std::span<const DropCandidate> candidates);
 
 // Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
-// less. Nothing if no request lacks KV, or nothing can be dropped. Candidates without a copy here,
-// as groups by layers, stay as they are.
+// less. Nothing if no request lacks KV, or nothing can be dropped. Candidates of few replicas come
+// first. Those without a copy here stay as they are.
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
                                      std::span<const DropCopy> copies, std::int64_t block_bytes);
 
-// Returns a group that is to part: what is in use and awaited in it is below 50 % of what its
-// replicas have if nothing is dropped (section 4.4), each of its requests fits one of the parts,
-// and no queued request lacks KV once it has parted.
+// Returns a group that is to part: what is in use and awaited in it is below 50 % of what its parts
+// have together (section 4.4), each of its requests fits one of them, and no queued request lacks
+// KV once it has parted. A group of groups parts into these first.
 std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates);
 
 // The rule of KunServe's released code, which is not the paper's. Replicas vote to drop if their

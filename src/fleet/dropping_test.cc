@@ -96,6 +96,22 @@ TEST(Dropping, GroupsThatHaveDroppedLayersStay) {
   EXPECT_EQ(drop_of({drop_candidate({0, 1}, 40, 9), drop_candidate({2, 3}, 40, 0)}), "");
 }
 
+// As in figure 6, the smallest groups come first.
+TEST(Dropping, PipelinesBecomeOneWhenNoReplicaIsLeft) {
+  const auto chosen = [](std::int64_t awaited) {
+    const std::vector candidates = {drop_candidate({0, 1}, 40, awaited),
+                                    drop_candidate({2, 3}, 40, 0), drop_candidate({4}, 20, 0),
+                                    drop_candidate({5}, 20, 0)};
+    std::vector<DropCopy> copies(4, {.layers = 4, .layer_bytes = 10 * kBlockBytes});
+    for (std::size_t i = 0; i < 4; ++i) {
+      copies[i].candidate = i;
+    }
+    return shown(choose_drop(candidates, copies, kBlockBytes));
+  };
+  EXPECT_EQ(chosen(9), "45");
+  EXPECT_EQ(chosen(19), "45 0123");
+}
+
 TEST(Dropping, OnlyEqualFormsBecomeOneGroup) {
   DropCandidate by_shards = drop_candidate({0, 1}, 40, 19);
   by_shards.by_layers = false;

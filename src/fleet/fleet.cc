@@ -335,7 +335,8 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
       next_ns = std::min(next_ns.value_or(held.expires_ns()), held.expires_ns());
     }
   }
-  if (!held_.empty() && attempts_.not_before_ns > now_ns_) {
+  const bool tries_again = !held_.empty() || grouping_.config().drop == DropPolicy::kPaper;
+  if (tries_again && attempts_.not_before_ns > now_ns_) {
     next_ns = std::min(next_ns.value_or(attempts_.not_before_ns), attempts_.not_before_ns);
   }
   if (weighs(grouping_.config()) && !formed_.empty() && !grouping_.busy()) {

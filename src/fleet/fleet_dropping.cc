@@ -58,18 +58,20 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
 // Returns what candidates hold that may drop copies.
 std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidates) const {
   const ModelSpec& spec = grouping_.config().spec;
-  std::vector<Form> kinds;
+  struct Kind {
+    Form form;
+    ReplicaId first;
+  };
+  std::vector<Kind> kinds;
   std::vector<DropCopy> copies;
-  if (std::ranges::count(candidates, false, &DropCandidate::by_layers) < 2) {
-    return copies;
-  }
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i].by_layers) {
-      continue;
-    }
+  for (std::size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
     const ReplicaId first = candidates[i].replicas.front();
     Form form = joined_form(at(first).form().value_or(grouping_.loaded_form(first)), 1);
-    const auto kind = std::find(kinds.begin(), kinds.end(), form) - kinds.begin();
+    const auto same = std::ranges::find_if(kinds, [&](const Kind& kind) {
+      return kind.form == form &&
+             (!candidates[i].by_layers || grouping_.made_alike(kind.first, first));
+    });
+    const auto kind = same - kinds.begin();
     copies.push_back(
         {.candidate = i,
          .kind = static_cast<int>(kind),
@@ -77,7 +79,7 @@ std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidat
          .layer_bytes = weight_bytes(spec, form) -
                         component_bytes(spec, Component::kEmbeddings, form.embeddings)});
     if (kind == std::ssize(kinds)) {
-      kinds.push_back(std::move(form));
+      kinds.push_back({std::move(form), first});
     }
   }
   return copies;

@@ -74,6 +74,9 @@ class Grouping {
     const auto& nested = groups_[index(first)];
     return nested.empty() ? config_.form : nested.back().wide;
   }
+  // Returns true if both are replicas alone, or groups that were made of equal homes in equal ways,
+  // so that their devices hold the same and have each block at the same place.
+  bool made_alike(ReplicaId a, ReplicaId b) const { return made_alike(shapes(), a, b); }
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return running_ != nullptr || !at_rest_; }
@@ -130,7 +133,7 @@ class Grouping {
   Result<Regroup> rest_of_running(Shapes& shapes) const;
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   bool keeps_kv(const Shapes& shapes, const Change& change) const;
-  Status check_shrink(const Shape& shape) const;
+  Status check_shrink(Shape shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;
   std::vector<Wanted> wanted_after(const GroupWish& wish, bool insists) const;

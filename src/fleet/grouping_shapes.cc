@@ -1,6 +1,7 @@
 // The groups that there are, for looking ahead.
 
 #include <algorithm>
+#include <utility>
 
 #include "control/plan_regroup.h"
 #include "fleet/grouping.h"
@@ -17,8 +18,6 @@ Grouping::Shapes Grouping::shapes() const {
   return shapes;
 }
 
-// Returns true if both are replicas alone, or groups that were made of equal homes in equal ways,
-// so that their devices hold the same and have each block at the same place.
 bool Grouping::made_alike(const Shapes& shapes, ReplicaId a, ReplicaId b) {
   const std::vector<Shape>& these = shapes[index(a)];
   const std::vector<Shape>& those = shapes[index(b)];
@@ -40,7 +39,23 @@ bool Grouping::keeps_kv(const Shapes& shapes, const Change& change) const {
 }
 
 // Refuses a policy a group for which KV shrinks, if that gains nothing or has to preempt a request.
-Status Grouping::check_shrink(const Shape& shape) const {
+Status Grouping::check_shrink(Shape shape) const {
+  // KV of groups that become one may have grown since they were formed.
+  const auto now = stations_[index(shape.homes.front())].engine->form();
+  const bool is_home = now && now->group.size() == shape.home.group.size();
+  if (is_home && now->kv.blocks > shape.home.kv.blocks && shape.shrunk_from == 0) {
+    const auto homes = static_cast<int>(shape.homes.size());
+    shape.home.kv.blocks = now->kv.blocks;
+    const Result<std::int64_t> blocks =
+        kv_blocks_to_regroup(config_.spec, shape.home, homes, shape.by, config_.budget);
+    if (!blocks.ok()) {
+      return blocks.error();
+    }
+    if (*blocks < now->kv.blocks) {
+      shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
+      shape.wide = divided_form(shape.home, homes, shape.by).value();
+    }
+  }
   if (shape.shrunk_from == 0) {
     return {};
   }

@@ -84,6 +84,7 @@ TEST(Regrouping, NoPolicyFormsAGroupForWhichKvShrinksInVain) {
     scene.settle();
     scene.expect_all_answered();
     EXPECT_EQ(scene.sink.groups != nullptr && scene.sink.groups->together_total > 0, gains);
+    EXPECT_TRUE(gains || scene.fleet->next_deadline_ns()) << "groups are looked at again";
   }
 }
 

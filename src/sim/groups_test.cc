@@ -165,6 +165,75 @@ TEST(GroupsSimulation, LayersAreDroppedUnderABurstAndRestored) {
   EXPECT_GT(report.pipelines.busy_ns, 0);
 }
 
+// A model of so many layers.
+SimulationConfig deep_config(int layers) {
+  SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});
+  ModelSpec spec = group_spec();
+  spec.layers = layers;
+  config.group_cost = group_cost(config.step_cost, spec, std::vector{Precision::kF32},
+                                 {.us = 5, .bytes_per_us = 1000});
+  Form form = single_device_form(
+      spec, Precision::kF32, DeviceId{0},
+      {.precision = KvPrecision::kF32, .block_tokens = kGroupBlockTokens, .blocks = kBlocks});
+  form.shards = 4;
+  form.group = {whole_model(layers, form.shards, DeviceId{0})};
+  PageBudget budget = config.groups->budget;
+  budget.pages = form_pages(spec, form, budget.page_bytes);
+  const auto engine_of = [spec, budget](const Form& of) {
+    EngineConfig engine = group_engine(of, budget, false);
+    MorphConfig morph{.mode = MorphMode::kOff, .start = of};
+    morph.bounds = {.spec = spec, .budget = budget, .full = of, .ladder = {Precision::kF32}};
+    engine.scheduler.largest_kv_blocks = std::max(of.kv.blocks, kv_blocks_beside(morph.bounds, of));
+    engine.morph = morph;
+    return engine;
+  };
+  config.engine = engine_of(form);
+  config.engine.step_precision.layers[index_of(Precision::kF32)] = 1;
+  config.groups->spec = spec;
+  config.groups->budget = budget;
+  config.groups->form = form;
+  config.groups->wide_engine = engine_of;
+  return config;
+}
+
+// A burst that needs more KV than two pairs of four replicas have.
+std::vector<TraceRequest> long_burst() {
+  std::vector<TraceRequest> trace = poisson(60, 40, 30, 20);
+  for (int i = 0; i < 150; ++i) {
+    trace.push_back({trace.back().at_ns + kNsPerMs, 60, 60});
+  }
+  return trace;
+}
+
+// If pairs do not suffice, they become one pipeline although their KV is full, and part into pairs
+// and replicas afterwards.
+TEST(GroupsSimulation, PipelinesGrowWhileKvIsShort) {
+  const SimulationConfig config = deep_config(16);
+  const std::vector<TraceRequest> trace = long_burst();
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  const auto changes = [&](bool together) {
+    return std::ranges::count_if(report.changes, [&](const RegroupRecord& record) {
+      return record.together == together && record.by == GroupBy::kLayers &&
+             record.replicas == std::vector{ReplicaId{0}, ReplicaId{2}};
+    });
+  };
+  EXPECT_GT(changes(true), 0);
+  EXPECT_GT(changes(false), 0);
+  EXPECT_EQ(replicas_alone(report), 4U);
+}
+
+// The weights that these pairs would drop are smaller than a layer's KV, so their KV would have to
+// shrink for one pipeline. While requests use it, that is not tried: no change fails.
+TEST(GroupsSimulation, PipelinesWhoseKvIsInUseDoNotShrinkIt) {
+  const SimulationConfig config = deep_config(8);
+  const std::vector<TraceRequest> trace = long_burst();
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_GE(report.groups->together_total, 2);
+  EXPECT_EQ(replicas_alone(report), 4U);
+}
+
 // The vote of the released code drops under the same burst, and fetches layers back while demand
 // falls.
 TEST(GroupsSimulation, ReplicasVoteToDropAndToRestore) {
