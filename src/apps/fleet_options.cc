@@ -42,9 +42,10 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->check(one_of({"off", "paper", "released", "joint"}))
       ->capture_default_str()
       ->group("Devices");
-  app.add_option("--regroup-at-once", options.holds_at_once,
-                 "Halves of layers that a group's devices drop or fetch between two steps: more "
-                 "end sooner, and make these steps longer; 10000: all, to compare")
+  app.add_option(
+         "--regroup-at-once", options.holds_at_once,
+         "Halves of layers that a group's devices fetch, or drop with their KV, between two "
+         "steps: more end sooner, and make these steps longer; 10000: all, to compare")
       ->type_name("N")
       ->check(CLI::Range(1, kAllAtOnce))
       ->capture_default_str()

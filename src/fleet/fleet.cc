@@ -218,8 +218,8 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
   if (serves) {
     batch.outputs.emplace_back(WishAnswered{
         want.wish_id, make_error(ErrorCode::kExhausted,
-                                 "{} KV blocks: a group keeps at least the {} blocks of its "
-                                 "replicas: ask for more, or split it first",
+                                 "{} KV blocks: a group keeps at least the {} blocks that it "
+                                 "began with: ask for more, or split it first",
                                  *want.wish.kv_blocks, least)});
     batch.observation = at(replica).observe();
     sink_.emit(std::move(batch));

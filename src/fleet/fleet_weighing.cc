@@ -187,13 +187,13 @@ Load Fleet::load_of(std::span<const Unit> units, const Load& one) {
   return load;
 }
 
-// Predicts the time in which two units become one: devices exchange a half of the KV in use, and
-// change some halves of layers between two steps.
+// Predicts the time in which two units become one: devices drop what moves no KV between two steps,
+// and exchange a half of the KV in use, of some layers between two steps.
 double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
   const GroupConfig& config = grouping_.config();
   const double kv_bytes = load.context_tokens / config.form.kv.block_tokens *
                           static_cast<double>(kv_block_bytes(config.spec, config.form.kv));
-  const int steps = ceil_div(2 * config.spec.layers + 1, config.steps_at_once) + 2;
+  const int steps = ceil_div(config.spec.layers, config.steps_at_once) + 3;
   const double step_s = view.way.speed.step_s(
       view.way.course.to.precision,
       {.decoding = load.decoding / kHomes, .context_tokens = load.context_tokens / kHomes});

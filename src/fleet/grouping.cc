@@ -171,7 +171,8 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     }
     shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
   }
-  shape.wide = divided_form(shape.home, homes, change.by).value();
+  const bool grows = stations_[index(change.homes.front())].engine->form().has_value();
+  shape.wide = wide_form(config_, shape.home, homes, change.by, grows);
   Result<Morph> morph =
       plan_regroup(config_.spec, joined_form(shape.home, homes), shape.wide, config_.budget);
   if (!morph.ok()) {

@@ -61,7 +61,7 @@ class Grouping {
   bool changes(ReplicaId replica) const { return running_ && running_->concerns(replica); }
   // Returns true if replicas serve as one, under this replica's id.
   bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
-  // Returns the KV blocks that the group under this id keeps at least, which are its homes'.
+  // Returns the KV blocks that the group under this id keeps at least: those that it began with.
   std::int64_t least_kv_blocks(ReplicaId group) const {
     return groups_[index(group)].back().wide.kv.blocks;
   }

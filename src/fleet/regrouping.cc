@@ -20,18 +20,21 @@ Form numbered(const Form& form) {
 }
 
 bool moves_kv(const MorphStep& step) {
-  return std::get<HoldShards>(step).component == Component::kAttention;
+  const auto* hold = std::get_if<HoldShards>(&step);
+  return hold != nullptr && hold->component == Component::kAttention;
+}
+
+// Returns true if devices give up shards for the step, and none copies anything.
+bool only_drops(const Form& form, const HoldShards& hold) {
+  for (std::size_t device = 0; device < form.group.size(); ++device) {
+    if (hold.runs[device].count > form.group[device].of(hold.layer, hold.component).count) {
+      return false;
+    }
+  }
+  return hold.component != Component::kAttention;
 }
 
 }  // namespace
-
-std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
-  const PageBudget& budget = config.budget;
-  const std::int64_t reserve =
-      budget.reserve + (config.wide_reserve ? config.wide_reserve(wide) : 0);
-  return std::max(wide.kv.blocks,
-                  kv_blocks_beside(config.spec, wide, budget.pages - reserve, budget.page_bytes));
-}
 
 Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
                        Group group, std::vector<Form> forms)
@@ -244,7 +247,7 @@ std::optional<Error> Regrouping::agree() {
           group_.homes[home].value, now, *blocks);
     }
   }
-  group_.wide = divided_form(group_.home, homes, group_.by).value();
+  group_.wide = wide_form(config_, group_.home, homes, group_.by, engine(0).form().has_value());
   joined_ = form_ = joined_form(group_.home, homes);
   return std::nullopt;
 }
@@ -316,21 +319,26 @@ void Regrouping::move() {
   }
   record_.settled_ns = now_ns_;
   hold_all();
-  stage_ = together_ ? Stage::kUnifying : Stage::kParting;
+  stage_ = forward() ? Stage::kUnifying : Stage::kParting;
 }
 
 void Regrouping::prepare() {
   const int most = config_.steps_at_once;
   int layers_left = most == kAllAtOnce ? most : joint_->layers_at_once(most);
+  int copies_left = most;
   std::vector<MorphStep> next;
   for (const MorphStep& step : steps_) {
+    const auto* hold = std::get_if<HoldShards>(&step);
     layers_left -= moves_kv(step) ? 1 : 0;
-    if (std::ssize(next) == most || layers_left < 0) {
+    copies_left -= hold != nullptr && only_drops(form_, *hold) ? 0 : 1;
+    if (hold == nullptr || copies_left < 0 || layers_left < 0) {
       break;
     }
     next.push_back(step);
   }
-  const std::size_t count = preparable(config_.spec, form_, next, config_.budget);
+  // KV changes its size alone, once what is to make room for it has left.
+  const std::size_t count =
+      next.empty() ? 1 : preparable(config_.spec, form_, next, config_.budget);
   for (std::size_t i = 0; i < count; ++i) {
     const MorphId id{kFirstId + ++*generation_};
     preparing_.push_back({id, std::move(steps_.front())});
@@ -352,7 +360,11 @@ void Regrouping::commit() {
         live.push_back(engine(home).live_blocks());
       }
     }
-    count_bytes(std::get<HoldShards>(step.step), live);
+    if (const auto* hold = std::get_if<HoldShards>(&step.step)) {
+      count_bytes(*hold, live);
+    } else {
+      use_kv(*kv_blocks_of(step.step) / static_cast<std::int64_t>(count()));
+    }
     if (!live.empty()) {
       config_.devices->keep(first(), std::move(live));
     }

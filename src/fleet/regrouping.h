@@ -43,7 +43,8 @@ struct GroupConfig {
   // Returns the pages of each device that the KV of a group with this form leaves to others; empty:
   // none.
   std::function<std::int64_t(const Form&)> wide_reserve;
-  int steps_at_once = 1;  // HoldShards steps committed between two joint steps, at most
+  // HoldShards steps that copy or move KV and are committed between two joint steps, at most.
+  int steps_at_once = 1;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
   bool restores = true;  // false: `--drop paper` fetches no layers back, to compare
@@ -56,6 +57,10 @@ struct GroupConfig {
 // Returns the KV blocks of a group if its KV takes all pages that are free.
 std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide);
 
+// Returns the form with which replicas of this form, which divide it, begin as a group. By layers,
+// it has the KV for which dropped layers make room on the way, if the forms may change.
+Form wide_form(const GroupConfig& config, const Form& home, int homes, GroupBy by, bool grows);
+
 // Returns true if a policy weighs groups against lower precision.
 bool weighs(const GroupConfig& config);
 
@@ -64,7 +69,7 @@ struct Group {
   std::vector<ReplicaId> homes;  // each a replica, or a group named by its first one
   GroupBy by = GroupBy::kShards;
   Form home;                      // of each home
-  Form wide;                      // of the group when it was formed
+  Form wide;                      // of the group when it was formed; its KV never is smaller
   std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
   std::int64_t shrunk_from = 0;   // KV blocks of each home before they shrank, if they did
 
@@ -90,10 +95,12 @@ Status check_gain(const GroupConfig& config, const Form& wide, std::int64_t befo
 //     the way; the engines' steps end; join(). The engines go on with joint steps. HoldShards steps
 //     are prepared in the background and committed between joint steps. When attention has one
 //     copy, the steps end; unify(); the requests of all engines go to one new engine, under the
-//     first replica's id.
+//     first replica's id. By layers, the homes' KV grows as soon as all MLPs have left, so requests
+//     wait neither for attention nor for the group.
 //   apart: the group's engine goes back to the form with which it began, and no KV migrates; its
 //     steps end; each request gets a home and its blocks are moved there; divide(). The engines go
-//     on with joint steps; HoldShards steps fetch what they lack; the steps end; part().
+//     on with joint steps; HoldShards steps fetch what they lack, and KV that had grown shrinks
+//     before MLPs return; the steps end; part().
 //
 // A step that fails turns the direction once, and is tried again later after that. Single-threaded;
 // all that it refers to must outlive it.
@@ -186,7 +193,11 @@ class Regrouping {
   std::size_t count() const { return group_.homes.size(); }
   bool broken() const { return parts_ == Parts::kBroken; }
   bool wide_serves() const { return stage_ == Stage::kShrinking || stage_ == Stage::kDividing; }
-  const Form& target() const { return together_ ? group_.wide : joined_; }
+  // Homes whose KV has grown become one first even if they are to part, since only a whole group
+  // can wait until its requests need less.
+  bool forward() const { return together_ || (grown() && !broken()); }
+  bool grown() const;
+  const Form& target() const { return forward() ? group_.wide : joined_; }
 
   void settle();
   std::optional<Error> agree();
@@ -200,6 +211,7 @@ class Regrouping {
   void plan();
   void prepare();
   void commit();
+  void use_kv(std::int64_t blocks);
   void count_bytes(const HoldShards& hold, const std::vector<std::vector<BlockId>>& live);
   void unify();
   void shrink();

@@ -12,7 +12,29 @@ namespace {
 
 constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
 
+// Returns what each device has for a group of this form and its KV.
+PageBudget budget_of(const GroupConfig& config, const Form& wide) {
+  PageBudget budget = config.budget;
+  budget.pages -= budget.reserve + (config.wide_reserve ? config.wide_reserve(wide) : 0);
+  return budget;
+}
+
 }  // namespace
+
+std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
+  const PageBudget budget = budget_of(config, wide);
+  return std::max(wide.kv.blocks,
+                  kv_blocks_beside(config.spec, wide, budget.pages, budget.page_bytes));
+}
+
+Form wide_form(const GroupConfig& config, const Form& home, int homes, GroupBy by, bool grows) {
+  Form wide = divided_form(home, homes, by).value();
+  if (grows && by == GroupBy::kLayers) {
+    wide.kv.blocks = kv_blocks_halfway(config.spec, joined_form(home, homes), wide, homes,
+                                       budget_of(config, wide));
+  }
+  return wide;
+}
 
 Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt) {
   if (!engine.form()) {
@@ -97,7 +119,7 @@ bool Regrouping::grow_home(std::size_t home) {
 
 // Makes one engine of all.
 void Regrouping::unify() {
-  if (!together_) {
+  if (!forward()) {
     go_back_to_moving();
     return;
   }
@@ -107,6 +129,7 @@ void Regrouping::unify() {
   std::vector<EngineState> states;
   for (std::size_t home = 0; home < count(); ++home) {
     states.push_back(engine(home).release_all(now_ns_));
+    (void)engine(home).use_kv(group_.home.kv.blocks, true);
     Station& station = at(group_.homes[home]);
     station.executor->part();
     station.parked = home > 0;
@@ -131,7 +154,26 @@ void Regrouping::unify() {
   group_.first =
       std::exchange(station.engine, std::make_unique<Engine>(config, *station.executor, sink_));
   wide().absorb(std::move(all), now_ns_);
-  end();
+  if (together_) {
+    end();
+  } else {
+    stage_ = Stage::kShrinking;
+  }
+}
+
+// Returns true if the homes' engines use the KV for which dropped layers made room.
+bool Regrouping::grown() const {
+  const Station& station = stations_[static_cast<std::size_t>(first().value)];
+  return joint_ != nullptr && station.engine->observe().kv_blocks > group_.home.kv.blocks;
+}
+
+// Lets the homes' engines use so many blocks each. Those that have to give up blocks have no
+// requests: they lost them with a device, or another engine has them.
+void Regrouping::use_kv(std::int64_t blocks) {
+  for (std::size_t home = 0; home < count(); ++home) {
+    const bool uses = engine(home).use_kv(blocks, true);
+    check(uses, "homes shrink without requests");
+  }
 }
 
 bool Regrouping::at_home_form() {
@@ -143,6 +185,7 @@ bool Regrouping::at_home_form() {
 // Takes the group's form back to the one with which it began.
 void Regrouping::shrink() {
   if (together_) {
+    (void)wide().use_kv(group_.wide.kv.blocks, false);
     end();
     return;
   }
@@ -157,6 +200,11 @@ void Regrouping::shrink() {
   if (at_home_form()) {
     if (wide().exchanges_kv()) {
       wait_.reason = "the group is still moving requests to or from another replica";
+      return;
+    }
+    const auto blocks_apart = static_cast<std::int64_t>(count()) * group_.home.kv.blocks;
+    if (!wide().use_kv(blocks_apart, parts_ != Parts::kWithRoom)) {
+      wait_.reason = "requests have more KV than the replicas have";
       return;
     }
     wide().hold_steps();

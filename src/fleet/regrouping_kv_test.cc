@@ -17,6 +17,78 @@ std::int64_t kv_blocks(const GroupScene& scene, int replica) {
   return scene.fleet->observe(ReplicaId{replica}).kv_blocks;
 }
 
+// Returns true if the replicas of the only group are still joined and each has all attention.
+bool attention_is_whole(const GroupScene& scene) {
+  if (!scene.sink.groups || !scene.sink.groups->joint_form) {
+    return false;
+  }
+  const Form& form = *scene.sink.groups->joint_form;
+  return std::all_of(form.group.begin(), form.group.end(), [](const Holding& holding) {
+    return std::all_of(holding.layers.begin(), holding.layers.end(),
+                       [](const Holding::Layer& layer) { return !layer.attention.empty(); });
+  });
+}
+
+TEST(Regrouping, RequestsGetTheKvOfDroppedMlpsBeforeAnyKvMoves) {
+  GroupScene scene({.blocks = 24});
+  for (int topic = 0; topic < 8; ++topic) {
+    scene.arrive(topic, 30, 30);  // one fills two thirds of a replica
+  }
+  const auto running = [&] {
+    return scene.fleet->observe(ReplicaId{0}).running + scene.fleet->observe(ReplicaId{1}).running;
+  };
+  scene.work(0);
+  scene.work(1);
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  while (kv_blocks(scene, 0) == 24) {
+    ASSERT_TRUE(scene.changing());
+    const bool more = scene.ready() || scene.work(0) || scene.work(1);
+    ASSERT_TRUE(more);
+  }
+  EXPECT_TRUE(attention_is_whole(scene));
+  EXPECT_GT(kv_blocks(scene, 0), 24);
+  EXPECT_EQ(kv_blocks(scene, 0), kv_blocks(scene, 1));
+  const int before = running();
+  while (attention_is_whole(scene) && running() <= before) {
+    const bool more = scene.work(0) || scene.work(1);
+    ASSERT_TRUE(more) << "no request began";
+  }
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "01");
+  EXPECT_EQ(scene.sink.groups->history.front().failure, "");
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(kv_blocks(scene, 0), 24);
+  EXPECT_EQ(kv_blocks(scene, 1), 24);
+  scene.expect_all_answered();
+}
+
+TEST(Regrouping, GrownKvShrinksWhenACounterOrderComes) {
+  int grown = 0;
+  for (int moment = 0; moment < 80; ++moment) {
+    GroupScene scene({.blocks = 24});
+    for (int topic = 0; topic < 10; ++topic) {
+      scene.arrive(topic, 20, 40);
+    }
+    ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+    for (int i = 0; i < moment; ++i) {
+      if (i % 3 == 2) {
+        scene.ready();
+      } else {
+        scene.work(i % 3);
+      }
+    }
+    grown += attention_is_whole(scene) && kv_blocks(scene, 0) > 24 ? 1 : 0;
+    ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1") << moment;
+    EXPECT_EQ(kv_blocks(scene, 0), 24) << moment;
+    EXPECT_EQ(kv_blocks(scene, 1), 24) << moment;
+    scene.expect_all_answered();
+  }
+  EXPECT_GT(grown, 0);
+}
+
 // The KV of a layer is larger than the weights that are dropped before it moves. So the replicas'
 // KV shrinks first, and grows back when they have parted.
 TEST(Regrouping, KvShrinksWhereALayersKvWouldNotFitOnTheWay) {
