@@ -91,7 +91,7 @@ class KvStore {
   void trim(int layer);
 
   // Moves the layer's array, with its pages and content, to other addresses, since a thread of a
-  // device that has failed may still write to these: it then writes to memory that nobody reads. On
+  // device that has failed may still write to these: it then writes to memory that is not used. On
   // the thread that attaches pages, before set_layer(). A failure changes nothing.
   Status leave_addresses(int layer);
 

@@ -97,7 +97,8 @@ GroupChange one_copy_of_attention(const ModelSpec& spec) {
   apart.form.group.push_back(whole_model(spec.layers, apart.form.shards, DeviceId{1}));
   apart.form.kv.blocks *= 2;
   GroupChange change{.number = 1, .meeting = {0, 1}, .after = apart};
-  GroupChange::Hold& hold = change.hold.emplace();
+  change.hold = GroupChange::Hold{};
+  GroupChange::Hold& hold = *change.hold;
   hold.step = {0, Component::kAttention, {{0, 1}, {1, 1}}};
   hold.live = {{0, 1}, {0, 1}};
   change.after.form = after(std::move(change.after.form), hold.step);
