@@ -60,10 +60,12 @@ class PackedWeights {
   std::map<std::pair<Component, int>, std::vector<std::byte>> packed_;
 };
 
-// How replicas move KV, see WorkerOptions.
+// How replicas move KV, see WorkerOptions, and whether they keep all attention weights as in AMOEBA
+// (Form::attention_kept).
 struct Moves {
   bool early = false;
   double background_share = 1;
+  bool keeps_attention = false;
 };
 
 // Joined replicas that hold whole copies and have computed their sequences' prompts.
@@ -76,6 +78,7 @@ class JoinedReplicas {
     Form form = single_device_form(spec, Precision::kBf16, DeviceId{0},
                                    {.block_tokens = kBlockTokens, .blocks = kBlocks});
     form.shards = homes;
+    form.attention_kept = moves.keeps_attention ? homes : 0;
     form.group = {whole_model(spec.layers, homes, DeviceId{0})};
     const std::int64_t page_bytes = page_bytes_for(spec, homes);
     const std::int64_t spare =
@@ -148,6 +151,25 @@ class JoinedReplicas {
     const double took = step(begin);
     wait<MorphDone>(static_cast<int>(count));
     return took;
+  }
+  // Prepares steps while decode steps run and commits them between two, at most `at_once` at a
+  // time, as a server does. Returns the milliseconds of each decode step.
+  std::vector<double> change_in_pieces(std::span<const HoldShards> holds, std::size_t at_once) {
+    std::vector<double> times;
+    while (!holds.empty()) {
+      const std::size_t count = std::min(at_once, holds.size());
+      for (const HoldShards& hold : holds.first(count)) {
+        workers_[0]->prepare(MorphId{++last_morph_}, hold);
+      }
+      int& ready = seen_[Answer(MorphReady()).index()];
+      while (ready < static_cast<int>(count)) {
+        times.push_back(step());
+      }
+      ready -= static_cast<int>(count);
+      times.push_back(commit_and_step(count));
+      holds = holds.subspan(count);
+    }
+    return times;
   }
   // Commits what was prepared while a decode step runs, and starts another one. Returns the time of
   // all. Stops the program if the two draw different tokens.

@@ -21,7 +21,8 @@
 namespace protean::reshard {
 namespace {
 
-constexpr int kSteps = 12;  // that a raw step's median is of
+constexpr int kSteps = 12;          // that a raw step's median is of
+constexpr std::size_t kAtOnce = 8;  // default of --regroup-at-once
 
 ModelSpec spec_of(const std::string& size) {
   ModelSpec spec;
@@ -122,8 +123,8 @@ double change(JoinedReplicas& replicas, const std::vector<HoldShards>& holds,
   return took_ms - raw_step(replicas);
 }
 
-Cost measure(const Scene& scene, PackedWeights& weights, int rounds) {
-  JoinedReplicas replicas(scene.spec, scene.homes, weights);
+Cost measure(const Scene& scene, PackedWeights& weights, int rounds, Moves moves) {
+  JoinedReplicas replicas(scene.spec, scene.homes, weights, moves);
   const int all = scene.spec.layers;
   Cost cost;
   for (int round = 0; round < rounds; ++round) {
@@ -140,14 +141,18 @@ Cost measure(const Scene& scene, PackedWeights& weights, int rounds) {
   return cost;
 }
 
-void report(const Scene& scene, PackedWeights& weights, int rounds) {
-  const Cost cost = measure(scene, weights, rounds);
+void report(const Scene& scene, PackedWeights& weights, int rounds, Moves moves = {}) {
+  const Cost cost = measure(scene, weights, rounds, moves);
   const std::int64_t moved = scene.kv_bytes();
+  const std::int64_t dropped =
+      bytes_of(scene.spec, Component::kMlp) +
+      (moves.keeps_attention ? 0 : bytes_of(scene.spec, Component::kAttention));
   fmt::print(
-      "{} replicas by {}: a joint decode step takes {:.1f} ms with whole copies, {:.1f} with "
-      "one; the tokens are the same\n",
-      scene.homes, scene.way == Way::kShards ? "shards" : "layers", median(cost.whole_step),
-      median(cost.divided_step));
+      "{} replicas by {}{}: a joint decode step takes {:.1f} ms with whole copies, {:.1f} with "
+      "one; the tokens are the same; each device has {} of weights less for KV\n",
+      scene.homes, scene.way == Way::kShards ? "shards" : "layers",
+      moves.keeps_attention ? " that keep attention weights" : "", median(cost.whole_step),
+      median(cost.divided_step), format_bytes(dropped * (scene.homes - 1) / scene.homes));
   fmt::print("  a step takes longer by, with all layers changed before it:\n");
   fmt::print("    MLPs dropped            {:8.2f} ms ({} of weights each)\n", median(cost.drop_mlp),
              format_bytes(bytes_of(scene.spec, Component::kMlp)));
@@ -194,6 +199,41 @@ void report_overlap(const Scene& scene, PackedWeights& weights, int rounds) {
         median(back),
         100.0 * static_cast<double>(replicas.kv_bytes_moved_early()) / static_cast<double>(in_all));
   }
+}
+
+// What steps take while replicas become one and part again as servers let them, and what they take
+// before and after.
+void report_in_pieces(const Scene& scene, PackedWeights& weights, int rounds) {
+  JoinedReplicas replicas(scene.spec, scene.homes, weights,
+                          {.background_share = WorkerOptions().background_share});
+  const int all = scene.spec.layers;
+  std::vector<double> inside;
+  std::vector<double> outside;
+  const auto raw_steps = [&] {
+    for (int i = 0; i < kSteps; ++i) {
+      outside.push_back(replicas.step());
+    }
+  };
+  const auto change_all = [&](std::vector<HoldShards> first, const std::vector<HoldShards>& then) {
+    first.insert(first.end(), then.begin(), then.end());
+    for (const double took_ms : replicas.change_in_pieces(first, kAtOnce)) {
+      inside.push_back(took_ms);
+    }
+    raw_steps();
+  };
+  raw_steps();
+  for (int round = 0; round < rounds; ++round) {
+    change_all(scene.drop(Component::kMlp, all), scene.drop(Component::kAttention, all));
+    change_all(scene.fetch(Component::kAttention, all), scene.fetch(Component::kMlp, all));
+  }
+  const auto p95 = [](std::vector<double>& times) {
+    std::sort(times.begin(), times.end());
+    return times[times.size() * 95 / 100];
+  };
+  fmt::print(
+      "  P95 of {} steps while all layers change there and back, {} halves at once: {:.1f} ms, of "
+      "{} steps before and after {:.1f}\n",
+      inside.size(), kAtOnce, p95(inside), outside.size(), p95(outside));
 }
 
 // Prints the memory that the exchange takes in addition to the devices' pages, as measured.
@@ -295,7 +335,9 @@ void run(const std::string& size, int rounds) {
   const Scene two{spec, 2, Way::kShards};
   report(two, weights, rounds);
   report_overlap(two, weights, rounds);
+  report_in_pieces(two, weights, rounds);
   report_memory(two, weights);
+  report(two, weights, rounds, {.keeps_attention = true});
   report({spec, 2, Way::kLayers}, weights, rounds);
   report_base_solutions(two);
   report_by_layers_per_step(two, weights);

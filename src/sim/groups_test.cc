@@ -98,6 +98,20 @@ TEST(GroupsSimulation, ALongRequestFormsAGroupThatPartsAfterIt) {
   EXPECT_EQ(simulate(off, trace).refused, 1) << "no replica alone can hold it";
 }
 
+// Weights are copied a hundred times slower.
+TEST(GroupsSimulation, SlowCopiesLoseNoRequest) {
+  SimulationConfig config = grouped_config({.scale = ScalePolicy::kPaper});
+  config.morph_cost = {.copy_bytes_per_us = 1, .fetch_bytes_per_us = 1};
+  std::vector<TraceRequest> trace = poisson(200, 8, 30, 10);
+  for (const std::size_t i : {50, 90}) {  // the second one comes while the group parts, or later
+    trace[i].input_tokens = 400;
+    trace[i].output_tokens = 30;
+  }
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_GT(report.groups->together_total, 0);
+}
+
 // With `--scale layers`, as many replicas as the request needs divide layers at once, and part
 // again. A request that comes while others hold the replicas waits.
 TEST(GroupsSimulation, ALongRequestFormsAGroupByLayers) {

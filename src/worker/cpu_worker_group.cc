@@ -152,9 +152,6 @@ void CpuWorker::commit_hold(MorphId id, const HoldShards& step) {
   for (std::vector<BlockId>& blocks : hold.live) {
     std::sort(blocks.begin(), blocks.end());
   }
-  for (DeviceWorker* const device : group().devices) {
-    hold.stores.push_back(&device->rank().kv());
-  }
   Formation after = group().formation;
   after.form = protean::after(std::move(after.form), step);
   const bool moves_kv = step.component == Component::kAttention;
@@ -178,17 +175,22 @@ void CpuWorker::share_moves(GroupChange::Hold& hold, const Formation& after) {
     });
   };
   const auto change = std::make_shared<const std::pair<Formation, Formation>>(hold.before, after);
-  for (int device = 0; device < static_cast<int>(hold.stores.size()); ++device) {
+  const std::vector<DeviceWorker*>& workers = group().devices;
+  std::vector<std::byte*> arrays;
+  for (const DeviceWorker* const worker : workers) {
+    arrays.push_back(worker->rank().kv().array(layer));
+  }
+  for (int device = 0; device < static_cast<int>(workers.size()); ++device) {
     const auto index = static_cast<std::size_t>(device);
     const int shards =
         std::max(hold.before.form.group[index].of(layer, Component::kAttention).count,
                  hold.step.runs[index].count);
-    const cpu::KvLayer& slots = hold.stores[index]->layers()[static_cast<std::size_t>(layer)];
+    const cpu::KvLayer& slots =
+        workers[index]->rank().kv().layers()[static_cast<std::size_t>(layer)];
     hold.shares.push_back(std::make_unique<KvShare>(
         [change, layer, device] { return kv_move(change->first, change->second, layer, device); },
         KvMoveScene{
-            .layer = layer,
-            .stores = hold.stores,
+            .arrays = arrays,
             .live = hold.live,
             .slot_bytes = kv_heads_of_shard_ * shards * slots.slot_bytes(),
             .device = device,

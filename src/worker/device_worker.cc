@@ -428,6 +428,8 @@ void DeviceWorker::run(const std::vector<BlockMove>& moves) {
   rank_->copy_blocks(kv.layout(), kv.own_heads(), moves, [this] { return given_up_.load(); });
 }
 
+// A source may write blocks that are still read here when the copy is called off. That is no harm,
+// though ThreadSanitizer would report it: what was read by then is never used.
 void DeviceWorker::run(const KvCopy& copy) {
   const auto called_off = [&] {
     return given_up_ || std::any_of(copy.groups.begin(), copy.groups.end(), [this](int device) {

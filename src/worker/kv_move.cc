@@ -1,12 +1,10 @@
 #include "worker/kv_move.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -16,8 +14,6 @@ namespace protean {
 namespace {
 
 constexpr std::int64_t kBlocksAtOnce = 8;  // of a chunk
-constexpr std::chrono::seconds kLongestChunk(1);
-constexpr std::chrono::microseconds kLookAtChunks(100);
 
 const ShardRun& run_of(const Formation& formation, int device, int layer) {
   return formation.form.group[static_cast<std::size_t>(device)].of(layer, Component::kAttention);
@@ -232,13 +228,6 @@ std::optional<std::int64_t> KvShare::run_one() {
   return bytes;
 }
 
-void KvShare::await_chunks() const {
-  const auto until = std::chrono::steady_clock::now() + kLongestChunk;
-  while (in_chunk_ > 0 && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(kLookAtChunks);
-  }
-}
-
 // Returns the bytes that the chunk moved.
 std::int64_t KvShare::run(std::int64_t chunk) const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -275,13 +264,13 @@ std::int64_t KvShare::swap(const KvMove::Swap& swap, const std::vector<BlockId>&
   const std::int64_t piece = scene_.slot_bytes / (std::ssize(move_.swaps) + 1);
   const std::vector<BlockId>& mine = scene_.live[static_cast<std::size_t>(swap.mine_of)];
   const std::vector<BlockId>& theirs = scene_.live[static_cast<std::size_t>(swap.its_of)];
-  const KvStore& here = *scene_.stores[static_cast<std::size_t>(scene_.device)];
-  const KvStore& there = *scene_.stores[static_cast<std::size_t>(swap.partner)];
+  std::byte* const here = scene_.arrays[static_cast<std::size_t>(scene_.device)];
+  std::byte* const there = scene_.arrays[static_cast<std::size_t>(swap.partner)];
   const std::int64_t end = std::min(std::ssize(slots), (chunk + 1) * kBlocksAtOnce);
   for (std::int64_t i = chunk * kBlocksAtOnce; i < end && !scene_.has_failed(); ++i) {
     const BlockId slot = slots[static_cast<std::size_t>(i)];
-    PieceSwap{.mine = here.address(scene_.layer, slot, scene_.slot_bytes) + swap.mine * piece,
-              .its = there.address(scene_.layer, slot, scene_.slot_bytes) + swap.its * piece,
+    PieceSwap{.mine = here + slot * scene_.slot_bytes + swap.mine * piece,
+              .its = there + slot * scene_.slot_bytes + swap.its * piece,
               .mine_lives = std::binary_search(mine.begin(), mine.end(), slot),
               .its_lives = std::binary_search(theirs.begin(), theirs.end(), slot)}
         .run(piece);
@@ -293,15 +282,14 @@ std::int64_t KvShare::swap(const KvMove::Swap& swap, const std::vector<BlockId>&
 std::int64_t KvShare::copy(const KvMove::Copy& copy, std::int64_t chunk) const {
   std::int64_t moved = 0;
   const std::vector<BlockId>& live = scene_.live[static_cast<std::size_t>(copy.home)];
-  const KvStore& here = *scene_.stores[static_cast<std::size_t>(scene_.device)];
-  const KvStore& there = *scene_.stores[static_cast<std::size_t>(copy.source)];
+  std::byte* const here = scene_.arrays[static_cast<std::size_t>(scene_.device)];
+  const std::byte* const there = scene_.arrays[static_cast<std::size_t>(copy.source)];
   const std::int64_t slot = scene_.slot_bytes;
   const std::int64_t end = std::min(std::ssize(live), (chunk + 1) * kBlocksAtOnce);
   for (std::int64_t i = chunk * kBlocksAtOnce; i < end && !scene_.has_failed(); ++i) {
     const BlockId block = live[static_cast<std::size_t>(i)];
-    std::memcpy(here.address(scene_.layer, move_.places.place(copy.home, block), slot),
-                there.address(scene_.layer, copy.from.place(copy.home, block), slot),
-                static_cast<std::size_t>(slot));
+    std::memcpy(here + move_.places.place(copy.home, block) * slot,
+                there + copy.from.place(copy.home, block) * slot, static_cast<std::size_t>(slot));
     moved += slot;
   }
   return moved;

@@ -53,8 +53,9 @@ std::vector<SharedHeads> shared_heads(const Holding& source, const Holding& here
 
 // The sides of a KvMove.
 struct KvMoveScene {
-  int layer = 0;
-  std::span<KvStore* const> stores;            // by device
+  // By device: where the layer's array begins. A device whose array moves away for a failed one
+  // that may still write (KvStore::leave_addresses) is out of that one's reach from then on.
+  std::vector<std::byte*> arrays;
   std::span<const std::vector<BlockId>> live;  // by home, in order
   std::int64_t slot_bytes = 0;                 // of a block here while each home has a copy
   int device = 0;                              // this one
@@ -83,10 +84,9 @@ class KvShare {
   bool has_more() const { return !laid_out_ || next_ < chunks_; }
   // Does all that is left, and returns once all chunks are done.
   void finish(cpu::Team& team);
-  // Returns once no thread is in a chunk, at once if the share is finished. The device may have
-  // failed: it begins no further piece, but one of its threads may still write to the slots of
-  // others. Gives up after a second, since that thread hangs then.
-  void await_chunks() const;
+  // Returns true while a thread is in a chunk, false if the share is finished. Once a device that
+  // has failed is in none, it writes to no slot of others any more.
+  bool in_chunk() const { return in_chunk_ > 0; }
   const KvMove& move() const { return move_; }  // after finish()
 
  private:

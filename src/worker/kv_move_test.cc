@@ -28,7 +28,6 @@ struct TwoArrays {
     for (int device = 0; device < 2; ++device) {
       stores.push_back(
           *KvStore::create({spec, all, 1, {.block_tokens = 4, .blocks = count}}, *pool));
-      by_device.push_back(stores.back().get());
     }
     slot = 2 * stores[0]->layers()[0].slot_bytes();
     for (const BlockId block : blocks) {
@@ -37,7 +36,7 @@ struct TwoArrays {
     }
   }
   std::span<std::byte> bytes_of(std::size_t device, BlockId block) {
-    return {stores[device]->address(0, block, slot), static_cast<std::size_t>(slot)};
+    return {stores[device]->array(0) + block * slot, static_cast<std::size_t>(slot)};
   }
   // Does the share of device 0, which may have failed. Returns how many bytes of a device are the
   // other's afterwards.
@@ -59,8 +58,7 @@ struct TwoArrays {
   }
 
   KvMoveScene scene(std::span<const std::vector<BlockId>> live, bool failed) {
-    return {.layer = 0,
-            .stores = by_device,
+    return {.arrays = {stores[0]->array(0), stores[1]->array(0)},
             .live = live,
             .slot_bytes = slot,
             .device = 0,
@@ -71,7 +69,6 @@ struct TwoArrays {
   std::vector<BlockId> blocks;
   std::unique_ptr<cpu::PagePool> pool = *cpu::PagePool::create(4096, 64, {});
   std::vector<std::unique_ptr<KvStore>> stores;
-  std::vector<KvStore*> by_device;
   std::int64_t slot = 0;
 };
 

@@ -195,6 +195,25 @@ void KvStore::trim(int layer) {
   array.pages.detach(array.pages.pages() - pages_for(array, blocks()));
 }
 
+Status KvStore::leave_addresses(int layer) {
+  const std::lock_guard lock(leaving_);
+  cpu::PageRange& pages = arrays_[static_cast<std::size_t>(layer)].pages;
+  if (pages.data() == nullptr) {
+    return {};
+  }
+  Result<cpu::PageRange> left = pages.leave_addresses();
+  if (!left) {
+    return left.error();
+  }
+  left_.push_back(std::move(*left));
+  return {};
+}
+
+std::byte* KvStore::array(int layer) const {
+  const std::lock_guard lock(leaving_);
+  return arrays_[static_cast<std::size_t>(layer)].pages.data();
+}
+
 void KvStore::set_layer(int layer, int kv_heads, int homes, KvPlaces places) {
   const std::lock_guard lock(changing_);
   Array& array = arrays_[static_cast<std::size_t>(layer)];

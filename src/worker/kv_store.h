@@ -49,9 +49,9 @@ struct SharedHeads {
 //
 // On pages, the number of blocks can change while steps run (MorphServe section 4.4), and so can
 // the heads and homes of a layer (set_layer). Each array has a range of addresses for all blocks
-// that the pool could hold, so that a place's address never changes. One thread may call the
-// functions that attach and detach pages; any thread may call blocks(); the others are called by
-// the thread that runs steps.
+// that the pool could hold, so that a place's address stays as it is, but for leave_addresses().
+// One thread may call the functions that attach and detach pages; any thread may call blocks() and
+// array(); the others are called by the thread that runs steps.
 class KvStore {
  public:
   // What a device keeps: the arrays of its layers, with the heads of its shards.
@@ -90,6 +90,11 @@ class KvStore {
   // Returns the pages that the layer's array does not need to the pool, on any thread.
   void trim(int layer);
 
+  // Moves the layer's array, with its pages and content, to other addresses, since a thread of a
+  // device that has failed may still write to these: it then writes to memory that is not used. On
+  // the thread that attaches pages, before set_layer(). A failure changes nothing.
+  Status leave_addresses(int layer);
+
   // Where a layer's blocks are; null: each at the place of its number.
   const KvPlaces* places(int layer) const { return places_[static_cast<std::size_t>(layer)].get(); }
   // Between steps: the layer's array, which has room, gets so many heads and homes. The caller has
@@ -102,10 +107,8 @@ class KvStore {
   void unify(int homes);
   void divide(int homes);
 
-  // The address of a place of a layer's array, on pages, if its slots have `stride` bytes.
-  std::byte* address(int layer, std::int64_t place, std::int64_t stride) const {
-    return arrays_[static_cast<std::size_t>(layer)].pages.data() + place * stride;
-  }
+  // Returns where a layer's array on pages begins; null if it has never had pages.
+  std::byte* array(int layer) const;
 
   // On the thread that runs steps, or while no change is on its way to it.
   KvLayout layout() const { return {blocks(), layers_, places_}; }
@@ -131,7 +134,9 @@ class KvStore {
   cpu::PagePool* pool_ = nullptr;  // null without pages
   // Held while homes and their blocks change, which trim() on another thread must see together.
   std::mutex changing_;
-  std::vector<Array> arrays_;  // on pages, one for each layer; reserved when first used
+  mutable std::mutex leaving_;        // held while an array leaves its addresses
+  std::vector<Array> arrays_;         // on pages, one for each layer; reserved when first used
+  std::vector<cpu::PageRange> left_;  // see leave_addresses()
   int block_tokens_ = 0;
   std::atomic<std::int64_t> blocks_{0};  // of each home
   std::vector<cpu::KvLayer> layers_;

@@ -113,7 +113,6 @@ struct GroupChange {
     Formation before;
     // The following are set for attention, whose KV moves.
     std::vector<std::vector<BlockId>> live;        // by home, in order
-    std::vector<KvStore*> stores;                  // by device
     std::vector<std::unique_ptr<KvShare>> shares;  // by device
   };
   std::optional<Hold> hold;
@@ -189,6 +188,8 @@ class Rank {
   bool broken() const { return exchange_ && exchange_->broken(); }
   void meet(const GroupChange& change, std::uint32_t point);
   void move_kv_of(const GroupChange& change, int device);
+  void avoid_late_writes(const GroupChange::Hold& hold);
+  void leave_mailbox(const GroupChange& change);
   void await_rows(int stop, int peer);
   void take_rows(int stop, const Forward& forward);
   void hand_over(int stop, const Forward& forward);

@@ -1,13 +1,21 @@
 // How a rank changes what it holds and the group that it is in.
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <semaphore>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "worker/rank.h"
 
 namespace protean {
+namespace {
+
+constexpr std::chrono::microseconds kLookAtChunks(100);
+
+}  // namespace
 
 // Waits until all devices of the group have come to this point of the change.
 void Rank::meet(const GroupChange& change, std::uint32_t point) {
@@ -19,18 +27,49 @@ void Rank::meet(const GroupChange& change, std::uint32_t point) {
   }
 }
 
+// A thread of a device that has failed may hang in a chunk, and write here once it goes on. Moves
+// the layer's array out of its reach. If the system refuses that, waits until the thread has left.
+void Rank::avoid_late_writes(const GroupChange::Hold& hold) {
+  const auto in_chunk = [&hold] {
+    return std::any_of(hold.shares.begin(), hold.shares.end(),
+                       [](const auto& share) { return share->in_chunk(); });
+  };
+  if (!in_chunk()) {
+    return;
+  }
+  Status moved;
+  std::binary_semaphore tried(0);
+  background_->post([&] {  // which may attach pages of the layer until then
+    moved = kv_->leave_addresses(hold.step.layer);
+    tried.release();
+  });
+  tried.acquire();
+  while (!moved.ok() && in_chunk()) {
+    std::this_thread::sleep_for(kLookAtChunks);
+  }
+}
+
 void Rank::move_kv_of(const GroupChange& change, int device) {
   const auto index = static_cast<std::size_t>(device);
   const GroupChange::Hold& hold = *change.hold;
   KvShare& share = *hold.shares[index];
   share.finish(team_);
   meet(change, 2);  // all but devices that have failed have finished
-  for (const std::unique_ptr<KvShare>& other : hold.shares) {
-    other->await_chunks();
-  }
+  avoid_late_writes(hold);
   const int heads = spec_.attention.kv_heads / weights_.shards;
   kv_->set_layer(hold.step.layer, heads * hold.step.runs[index].count, share.move().homes,
                  share.move().places);
+}
+
+// A device that has failed may hang while it hands rows over to this one. From here on others do so
+// in another mailbox.
+void Rank::leave_mailbox(const GroupChange& change) {
+  const cpu::GroupProgress& progress = place_.fabric->progress();
+  if (std::any_of(change.meeting.begin(), change.meeting.end(),
+                  [&](int device) { return progress.failed(device); })) {
+    (void)place_.fabric->mailboxes().replace(place_.on_fabric);
+  }
+  meet(change, 2);
 }
 
 void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {
@@ -50,6 +89,7 @@ void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {
     kv_->divide(change.after.home_count());
   } else if (!change.hold) {
     kv_->join(change.after.home_count());
+    leave_mailbox(change);
   }
   follow(change.routes[static_cast<std::size_t>(device)], change.after.devices);
   place_.fabric->progress().reach(place_.on_fabric, {change.number, cpu::kStepEnd});

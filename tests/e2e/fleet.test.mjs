@@ -141,6 +141,15 @@ describe('a fleet of replicas', () => {
         const refused = await put([['0', '7']]);
         assert.equal(refused.status, 400);
         assert.match((await refused.json()).error.message, /there is no replica 7: name 0 to 1/);
+
+        // SIGTERM while a request runs and the group begins to part: the answer ends as it would.
+        const long = { prompt: 'Once upon a time', max_tokens: 300, temperature: 0, ignore_eos: true };
+        const expected = await answer(server.url, long);
+        const last = answer(server.url, long);
+        for (let i = 0; i < 1000 && (await server.metrics()).get('vllm:num_requests_running') === 0; ++i) await sleep(2);
+        assert.equal((await put([['0'], ['1']])).status, 202);
+        assert.equal(await server.stop(), 0, server.log);
+        assert.deepEqual(await last, expected);
       } finally {
         assert.equal(await server.stop(), 0, server.log);
       }

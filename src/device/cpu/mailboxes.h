@@ -1,7 +1,10 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "device/cpu/hand_over.h"
@@ -28,13 +31,26 @@ class Mailboxes {
   // The rows of a device's mailbox for a step, from `first_row` on: [rows][hidden].
   std::span<float> rows_of(int device, std::uint64_t step, std::int64_t first_row,
                            std::int64_t rows);
+  // Gives a device another mailbox, since a sender that has failed may still write to the one that
+  // it has, which stays as long as the mailboxes do. No other may send to the device meanwhile. If
+  // the system refuses memory, the device keeps its mailbox.
+  Status replace(int device);
   int hidden() const { return limits_.hidden; }
   int slots() const { return limits_.steps_in_flight; }
-  std::int64_t bytes() const { return memory_.bytes(); }  // of all mailboxes
+  std::int64_t bytes() const { return limits_.devices * each_bytes(); }  // in use
 
  private:
+  struct Mailbox {
+    std::vector<Region> memory;          // the last one is in use
+    std::atomic<float*> rows = nullptr;  // [slot][rows][hidden]
+  };
+  std::int64_t each_bytes() const {
+    return std::int64_t{limits_.steps_in_flight} * limits_.rows * limits_.hidden *
+           std::int64_t{sizeof(float)};
+  }
+
   MailboxLimits limits_;
-  Region memory_;  // [device][slot][rows][hidden]
+  std::vector<std::unique_ptr<Mailbox>> mailboxes_;
 };
 
 // A HandOver by shared memory. Used by its device's thread only. Steps and the moments at which

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 
 namespace protean::cpu {
 namespace {
@@ -40,6 +41,20 @@ TEST(SharedHandOver, BringsTheRowsOfEachStepToAnotherDevice) {
     receiver.taken(1);
     board.progress().reach(1, {taken, kStepEnd});
   }
+}
+
+// A sender that has failed still holds the addresses of the mailbox.
+TEST(Mailboxes, LateRowsReachNoMailboxThatReplacedTheirs) {
+  auto mailboxes = Mailboxes::map({.devices = 2, .rows = 4, .hidden = 3, .steps_in_flight = 2});
+  ASSERT_TRUE(mailboxes.ok());
+  const auto all_of = [&](int device) { return mailboxes->rows_of(device, 1, 0, 4); };
+  const std::span<float> former = all_of(1);
+  const std::span<float> others = all_of(0);
+  ASSERT_TRUE(mailboxes->replace(1).ok());
+  std::ranges::fill(former, 7.0F);
+  EXPECT_NE(all_of(1).data(), former.data());
+  EXPECT_EQ(std::ranges::count(all_of(1), 0.0F), 12);
+  EXPECT_EQ(all_of(0).data(), others.data());
 }
 
 }  // namespace

@@ -405,6 +405,30 @@ Status PageRange::attach_tail(std::int64_t bytes) {
   return {};
 }
 
+Result<PageRange> PageRange::leave_addresses() {
+  Result<PageRange> other = reserve(*pool_, most_pages_);
+  if (!other) {
+    return other;
+  }
+  std::int64_t place = 0;
+  for (const PageRun& run : runs_) {
+    if (const Status mapped = other->map(run, place); !mapped) {
+      return mapped.error();
+    }
+    place += run.count;
+  }
+  if (pages_ > 0 &&
+      mmap(data_, static_cast<std::size_t>(bytes()), PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    return refused(bytes(), "of memory", kAdviceOnMaps);
+  }
+  std::swap(runs_, other->runs_);
+  std::swap(pages_, other->pages_);
+  std::swap(*this, *other);
+  other->watch_ = LostMemoryWatch();  // it has no memory of the pool
+  return other;
+}
+
 void PageRange::detach(std::int64_t pages) {
   check(pages >= 0 && pages <= pages_, "the range has the pages");
   if (pages == 0) {

@@ -87,7 +87,7 @@ class PageRange {
   PageRange(PageRange&& other) noexcept;
   PageRange& operator=(PageRange&& other) noexcept;
 
-  std::byte* data() const { return data_; }  // never changes
+  std::byte* data() const { return data_; }  // changes in leave_addresses() alone
   std::int64_t pages() const { return pages_; }
   std::int64_t bytes() const { return pages_ == 0 ? 0 : pages_ * pool_->page_bytes(); }
   std::int64_t most_pages() const { return most_pages_; }
@@ -103,6 +103,11 @@ class PageRange {
 
   // Unmaps the last pages and returns them to the pool.
   void detach(std::int64_t pages);
+
+  // Maps the pages at other addresses, and returns a range of the former ones, without pages. While
+  // that one lives, a late write to where a page was goes to memory of its own. A failure changes
+  // nothing. Not for a range with a tail.
+  Result<PageRange> leave_addresses();
 
  private:
   void ask_for_huge_pages(const PageRun& run, std::int64_t place) const;

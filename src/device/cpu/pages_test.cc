@@ -63,6 +63,38 @@ TEST(PageRange, AttachesAndDetachesAtItsEnd) {
   EXPECT_EQ(pool->free_pages(), 10);
 }
 
+TEST(PageRange, LateWritesToAddressesThatItLeftDoNoHarm) {
+  const auto pool = pool_of(64 * kKiB, 10);
+  PageRange range = range_of(*pool, 8);
+  const PageRange gap = [&] {  // so that the pages of the range do not adjoin
+    EXPECT_TRUE(range.attach(2).ok());
+    PageRange other = range_of(*pool, 8);
+    EXPECT_TRUE(other.attach(1).ok());
+    EXPECT_TRUE(range.attach(3).ok());
+    return other;
+  }();
+  std::byte* const before = range.data();
+  const auto bytes = static_cast<std::size_t>(range.bytes());
+  for (std::size_t i = 0; i < bytes; ++i) {
+    before[i] = static_cast<std::byte>(i / (64 * kKiB) + 1);
+  }
+  {
+    const Result<PageRange> left = range.leave_addresses();
+    ASSERT_TRUE(left.ok()) << left.error().message;
+    EXPECT_NE(range.data(), before);
+    EXPECT_EQ(range.pages(), 5);
+    EXPECT_EQ(range.most_pages(), 8);
+    EXPECT_EQ(pool->free_pages(), 4);
+    std::memset(before, 0x5a, bytes);
+    for (std::size_t i = 0; i < bytes; ++i) {
+      ASSERT_EQ(range.data()[i], static_cast<std::byte>(i / (64 * kKiB) + 1)) << i;
+    }
+  }
+  ASSERT_TRUE(range.attach(3).ok());
+  range.detach(8);
+  EXPECT_EQ(pool->free_pages(), 9);
+}
+
 TEST(PageRange, ATailLiesBehindThePagesAndIsNotOfThePool) {
   const auto pool = pool_of(4 * kKiB, 4);
   PageRange range = range_of(*pool, 5);
