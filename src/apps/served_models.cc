@@ -132,6 +132,15 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                         machine);
 }
 
+// Returns what devices have less than the one of the model that has most.
+std::int64_t lacking_bytes(const Sizing& sizing) {
+  std::int64_t pages = 0;
+  for (const Holding& holding : sizing.form.group) {
+    pages += holding.lacking_pages;
+  }
+  return pages * sizing.budget.page_bytes * sizing.replicas();
+}
+
 // Returns the memory of a model among those on the same CPUs; null if it trades none.
 std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica,
                                            const std::shared_ptr<SharedMemory>& all) {
@@ -151,7 +160,8 @@ std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica,
       ModelMemory::Pages{
           .bytes = budget.page_bytes,
           .own = budget.pages,
-          .least = form_pages(bounds.spec, least, budget.page_bytes) + budget.reserve});
+          .least = form_pages(bounds.spec, least, budget.page_bytes) + budget.reserve,
+          .lacking_bytes = lacking_bytes(replica.sizing)});
 }
 
 struct SizedModel {
@@ -276,11 +286,7 @@ Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
 
 std::int64_t memory_of(const OpenModel& model) {
   const Sizing& sizing = model.replica.sizing;
-  std::int64_t lacking = 0;
-  for (const Holding& holding : sizing.form.group) {
-    lacking += holding.lacking_pages * sizing.budget.page_bytes * sizing.replicas();
-  }
-  return sizing.device_bytes * std::ssize(sizing.devices) - lacking;
+  return sizing.device_bytes * std::ssize(sizing.devices) - lacking_bytes(sizing);
 }
 
 const std::string& name_of(const OpenModel& model) {

@@ -312,6 +312,14 @@ void Workers::join(const std::vector<ReplicaId>& replicas) {
   at(replicas.front()).join(others);
 }
 
+std::int64_t Workers::backed_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& worker : workers_) {
+    bytes += worker->backed_bytes();
+  }
+  return bytes;
+}
+
 std::vector<Member> Workers::members(const EngineConfig& engine) const {
   std::vector<Member> all;
   for (const auto& worker : workers_) {

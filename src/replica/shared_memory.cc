@@ -68,11 +68,16 @@ SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
   return wishes;
 }
 
-std::int64_t SharedMemory::unused_bytes() {
+std::int64_t SharedMemory::claimed_bytes() {
   const std::lock_guard lock(mutex_);
   std::int64_t bytes = 0;
   for (const auto& [cpus, devices] : devices_) {
     bytes += devices.unused * std::ssize(cpus);
+    for (const ModelMemory* const model : devices.models) {
+      bytes += model->loaded_
+                   ? model->account_.quota * std::ssize(cpus) - model->pages_.lacking_bytes
+                   : 0;
+    }
   }
   return bytes;
 }
@@ -144,6 +149,7 @@ std::unique_ptr<ModelMemory::Lease> ModelMemory::load(SharedMemory::Tell tell) {
     account_.needs = account_.quota;
     wished_ = account_.quota;
     told_ = told_lost_ = false;
+    loaded_ = true;
     tell_ = std::move(tell);
     lease.reset(new Lease(shared_from_this(), most));
     wishes = SharedMemory::share(devices_, wished_ns_);
@@ -170,7 +176,7 @@ void ModelMemory::unload() {
   {
     const std::lock_guard lock(all_->mutex_);
     tell_ = nullptr;
-    failed_ = false;
+    loaded_ = failed_ = false;
     const std::int64_t others = std::max<std::int64_t>(0, account_.quota - account_.own);
     account_.quota -= others;
     (std::exchange(loses_, false) ? devices_.lost : devices_.unused) += others;

@@ -30,9 +30,10 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Returns the memory of all devices that is on its way from one model to another: the system has
-  // it, but no further model may take it.
-  std::int64_t unused_bytes();
+  // Returns the memory of all devices that belongs to models which are loaded, and what is on its
+  // way from one model to another. The system has what no page of them has taken yet, but no
+  // further model may take it.
+  std::int64_t claimed_bytes();
 
  private:
   friend class ModelMemory;
@@ -59,9 +60,10 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
  public:
   // The pages of a model on each of its devices.
   struct Pages {
-    std::int64_t bytes = 1;  // of a page
-    std::int64_t own = 0;    // that it was given when it was opened
-    std::int64_t least = 0;  // with which it can be loaded
+    std::int64_t bytes = 1;          // of a page
+    std::int64_t own = 0;            // that it was given when it was opened
+    std::int64_t least = 0;          // with which it can be loaded
+    std::int64_t lacking_bytes = 0;  // that its devices lack, all together (Holding)
   };
   // `cpus` are the CPUs of each device.
   ModelMemory(std::shared_ptr<SharedMemory> all, std::vector<std::vector<int>> cpus,
@@ -118,6 +120,7 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
   // Guarded by the mutex of `all_`.
   MemoryAccount account_;
   bool left_ = false;
+  bool loaded_ = false;
   bool failed_ = false;       // its devices, while it is loaded
   bool loses_ = false;        // what it has borrowed is lost when it is unloaded
   SharedMemory::Tell tell_;   // empty while it is not loaded

@@ -176,6 +176,7 @@ TEST_F(SharedMemoryTest, QuotasNeverExceedTheMemoryInAnyOrderOfEvents) {
   };
   for (int event = 0; event < 20'000; ++event) {
     ASSERT_LE(act(false), 200) << event;
+    ASSERT_EQ(all->claimed_bytes(), 200 * kPage) << "what is on its way is claimed too";
   }
   EXPECT_GT(most, 100) << "the first model has borrowed";
   for (LateModel* const model : models) {
@@ -204,6 +205,31 @@ TEST_F(SharedMemoryTest, AModelThatIsUnloadedGivesBackWhatWasNotItsOwnAndComesBa
   EXPECT_EQ(lender.wish->pages, 100);
   borrower.load();
   EXPECT_EQ(borrower.lease->pages, 100);
+}
+
+TEST_F(SharedMemoryTest, AModelBorrowsFromModelsThatCameLaterOnceItIsLoadedAgain) {
+  PlayedModel first(all, 100);
+  PlayedModel later(all, 60);
+  EXPECT_EQ(first.lease->most_pages, 100);
+  EXPECT_EQ(later.lease->most_pages, 160);
+  first.lease.reset();
+  first.load();
+  EXPECT_EQ(first.lease->most_pages, 160);
+}
+
+TEST_F(SharedMemoryTest, ModelsThatAreLoadedClaimTheMemoryThatTheyMayTake) {
+  PlayedModel lender(all, 100);
+  PlayedModel borrower(all, 100);
+  const auto elsewhere = std::make_shared<ModelMemory>(
+      all, std::vector<std::vector<int>>{{2}, {3}}, ModelMemory::Pages{kPage, 50, 10, 3 * kPage});
+  const auto claimed = [&] { return all->claimed_bytes() / kPage; };
+  EXPECT_EQ(claimed(), 200) << "one model is not loaded";
+  const auto lease = elsewhere->load([](WantQuota) {});
+  EXPECT_EQ(claimed(), 297) << "of two devices, which lack three pages";
+  lend(lender, borrower);
+  EXPECT_EQ(claimed(), 297);
+  lender.lease.reset();
+  EXPECT_EQ(claimed(), 227) << "a model that sleeps has other claims";
 }
 
 TEST_F(SharedMemoryTest, MemoryOfAModelThatIsRemovedIsGivenBackByOthers) {
@@ -317,6 +343,8 @@ TEST_F(SharedMemoryTest, TradesChangeNoToken) {
   ReplicaOptions borrowing = trading("512KiB");
   FleetLoad lender(lending, *this);
   FleetLoad borrower(borrowing, *this);
+  const auto backed = [&] { return lender.traded_bytes() + borrower.traded_bytes(); };
+  EXPECT_EQ(backed(), all->claimed_bytes()) << "devices take all of their memory at the start";
   std::promise<void> borrowed;
   std::atomic<bool> enough = false;
   auto busy = std::async(std::launch::async, [&] {
@@ -348,6 +376,7 @@ TEST_F(SharedMemoryTest, TradesChangeNoToken) {
   enough = true;
   busy.get();
   EXPECT_TRUE(returned);
+  EXPECT_LE(backed(), all->claimed_bytes()) << "what no page has taken is claimed";
   for (auto* const options : {&lending, &borrowing}) {
     options->memory = nullptr;
     FleetLoad& traded = options == &lending ? lender : borrower;
