@@ -141,8 +141,9 @@ std::int64_t lacking_bytes(const Sizing& sizing) {
   return pages * sizing.budget.page_bytes * sizing.replicas();
 }
 
-// Returns the memory of a model among those on the same CPUs; null if it trades none.
-std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica,
+// Returns the memory of a model among those on the same CPUs; null if it trades none. It may borrow
+// from models that come later as much as `machine` has free.
+std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica, const Machine& machine,
                                            const std::shared_ptr<SharedMemory>& all) {
   if (all == nullptr || !may_trade_memory(replica)) {
     return nullptr;
@@ -161,7 +162,8 @@ std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica,
           .bytes = budget.page_bytes,
           .own = budget.pages,
           .least = form_pages(bounds.spec, least, budget.page_bytes) + budget.reserve,
-          .lacking_bytes = lacking_bytes(replica.sizing)});
+          .lacking_bytes = lacking_bytes(replica.sizing),
+          .free_bytes = machine.free_memory_bytes / std::ssize(replica.sizing.devices)});
 }
 
 struct SizedModel {
@@ -243,7 +245,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   if (options.turns != nullptr) {
     replica.turns = std::make_shared<ModelTurns>(options.turns, setting.priority);
   }
-  replica.memory = traded_memory(replica, options.memory);
+  replica.memory = traded_memory(replica, machine, options.memory);
   const int most = replica.sizing.replicas() * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));

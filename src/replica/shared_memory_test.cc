@@ -22,9 +22,10 @@ constexpr std::int64_t kPage = 4096;
 // A model whose engine is played by the test.
 struct PlayedModel {
   PlayedModel(const std::shared_ptr<SharedMemory>& all, std::int64_t own_pages,
-              std::vector<std::vector<int>> cpus = {{0, 1}})
-      : memory(std::make_shared<ModelMemory>(all, std::move(cpus),
-                                             ModelMemory::Pages{kPage, own_pages, 10})) {
+              std::vector<std::vector<int>> cpus = {{0, 1}}, std::int64_t free_pages = 0)
+      : memory(std::make_shared<ModelMemory>(
+            all, std::move(cpus),
+            ModelMemory::Pages{kPage, own_pages, 10, 0, free_pages * kPage})) {
     load();
   }
   void load() {
@@ -207,14 +208,39 @@ TEST_F(SharedMemoryTest, AModelThatIsUnloadedGivesBackWhatWasNotItsOwnAndComesBa
   EXPECT_EQ(borrower.lease->pages, 100);
 }
 
-TEST_F(SharedMemoryTest, AModelBorrowsFromModelsThatCameLaterOnceItIsLoadedAgain) {
+TEST_F(SharedMemoryTest, AModelBorrowsFromAModelThatCameLater) {
+  PlayedModel first(all, 100, {{0, 1}}, 150);
+  EXPECT_EQ(first.lease->most_pages, 150) << "later models can have 50";
+  PlayedModel later(all, 50, {{0, 1}}, 50);
+  EXPECT_EQ(later.lease->most_pages, 150);
+  later.need(10, 0);
+  first.need(110, 0);
+  EXPECT_EQ(later.wish->pages, 40);
+  later.follow(10, 1);
+  EXPECT_EQ(first.wish->pages, 110);
+}
+
+TEST_F(SharedMemoryTest, AModelBorrowsFromModelsThatFoundMoreMemoryOnceItIsLoadedAgain) {
   PlayedModel first(all, 100);
   PlayedModel later(all, 60);
   EXPECT_EQ(first.lease->most_pages, 100);
-  EXPECT_EQ(later.lease->most_pages, 160);
   first.lease.reset();
   first.load();
   EXPECT_EQ(first.lease->most_pages, 160);
+}
+
+// Each page may need a mapping of its own, and all models of a process share these.
+TEST_F(SharedMemoryTest, ModelsThatComeLaterLeaveOthersFewerPagesToBorrow) {
+  constexpr std::int64_t kFree = 1 << 20;
+  PlayedModel first(all, 100, {{0, 1}}, kFree);
+  const std::int64_t alone = first.lease->most_pages;
+  EXPECT_LT(alone, kFree);
+  PlayedModel later(all, 2 * alone, {{0, 1}}, kFree);
+  EXPECT_EQ(later.lease->most_pages, 2 * alone) << "its own";
+  later.need(10, 0);
+  first.need(kFree, 0);
+  later.follow(10, 1);
+  EXPECT_EQ(first.wish->pages, alone / 2);
 }
 
 TEST_F(SharedMemoryTest, ModelsThatAreLoadedClaimTheMemoryThatTheyMayTake) {
