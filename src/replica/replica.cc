@@ -361,6 +361,7 @@ ReplicaOptions with_memory(ReplicaOptions options, const ModelMemory::Lease& mem
   MorphConfig& morph = *options.morph;
   FormBounds most = morph.bounds;
   most.budget.pages = memory.most_pages;
+  morph.own_kv_blocks = options.sizing.largest_kv_blocks;
   options.sizing.largest_kv_blocks =
       std::max(options.sizing.largest_kv_blocks, form_path(most).back().kv.blocks);
   options.most_pages = memory.most_pages;
