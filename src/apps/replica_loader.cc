@@ -175,14 +175,19 @@ void ReplicaLoader::load_now(std::size_t model) {
 }
 
 // Models that sleep keep their claim to the memory in which they wake, and models that trade to
-// what is on its way between them.
+// what they have got from each other and no page has taken yet. Accounts are read before pages:
+// what leaves a page meanwhile is counted.
 std::int64_t ReplicaLoader::claimed_bytes() const {
-  std::int64_t bytes = 0;
+  std::int64_t traded = defaults_.memory != nullptr ? defaults_.memory->claimed_bytes() : 0;
+  std::int64_t asleep = 0;
   for (const Resident& resident : residents_) {
-    const bool sleeps = resident.model != nullptr && resident.replicas == nullptr;
-    bytes += sleeps ? memory_of(*resident.model) : 0;
+    if (resident.replicas != nullptr) {
+      traded -= resident.replicas->traded_bytes();
+    } else if (resident.model != nullptr) {
+      asleep += memory_of(*resident.model);
+    }
   }
-  return bytes + (defaults_.memory != nullptr ? defaults_.memory->unused_bytes() : 0);
+  return asleep + std::max<std::int64_t>(0, traded);
 }
 
 // Hosts a model that is not loaded.

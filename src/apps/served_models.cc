@@ -132,8 +132,18 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                         machine);
 }
 
-// Returns the memory of a model among those on the same CPUs; null if it trades none.
-std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica,
+// Returns what devices have less than the one of the model that has most.
+std::int64_t lacking_bytes(const Sizing& sizing) {
+  std::int64_t pages = 0;
+  for (const Holding& holding : sizing.form.group) {
+    pages += holding.lacking_pages;
+  }
+  return pages * sizing.budget.page_bytes * sizing.replicas();
+}
+
+// Returns the memory of a model among those on the same CPUs; null if it trades none. It may borrow
+// from models that come later as much as `machine` has free.
+std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica, const Machine& machine,
                                            const std::shared_ptr<SharedMemory>& all) {
   if (all == nullptr || !may_trade_memory(replica)) {
     return nullptr;
@@ -151,7 +161,9 @@ std::shared_ptr<ModelMemory> traded_memory(const ReplicaOptions& replica,
       ModelMemory::Pages{
           .bytes = budget.page_bytes,
           .own = budget.pages,
-          .least = form_pages(bounds.spec, least, budget.page_bytes) + budget.reserve});
+          .least = form_pages(bounds.spec, least, budget.page_bytes) + budget.reserve,
+          .lacking_bytes = lacking_bytes(replica.sizing),
+          .free_bytes = machine.free_memory_bytes / std::ssize(replica.sizing.devices)});
 }
 
 struct SizedModel {
@@ -233,7 +245,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   if (options.turns != nullptr) {
     replica.turns = std::make_shared<ModelTurns>(options.turns, setting.priority);
   }
-  replica.memory = traded_memory(replica, options.memory);
+  replica.memory = traded_memory(replica, machine, options.memory);
   const int most = replica.sizing.replicas() * setting.model.max_num_seqs + setting.max_queued;
   // The inbox has room for all requests that the server lets in.
   auto inbox = std::make_unique<Inbox>(static_cast<std::size_t>(most));
@@ -276,11 +288,7 @@ Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
 
 std::int64_t memory_of(const OpenModel& model) {
   const Sizing& sizing = model.replica.sizing;
-  std::int64_t lacking = 0;
-  for (const Holding& holding : sizing.form.group) {
-    lacking += holding.lacking_pages * sizing.budget.page_bytes * sizing.replicas();
-  }
-  return sizing.device_bytes * std::ssize(sizing.devices) - lacking;
+  return sizing.device_bytes * std::ssize(sizing.devices) - lacking_bytes(sizing);
 }
 
 const std::string& name_of(const OpenModel& model) {

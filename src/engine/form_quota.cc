@@ -44,19 +44,19 @@ void FormSteering::on(const WantQuota& want) {
     run_.call_off("no other model needs the memory any more", now_ns_);
   }
   if (memory_.wanted > has) {
-    take_quota();
+    take_quota(memory_.wanted);
   } else {
     take_free_pages();
   }
 }
 
-// Takes the quota that is wanted, or a piece less than there was. A device that still holds pages
+// Takes a quota of so many pages, or a piece less than there was. A device that still holds pages
 // of a morph which was called off refuses a smaller quota for a moment.
-void FormSteering::take_quota() {
+void FormSteering::take_quota(std::int64_t pages) {
   PageBudget& budget = config_.bounds.budget;
   const std::int64_t piece =
       std::max<std::int64_t>(1, config_.quota_piece_bytes / budget.page_bytes);
-  const std::int64_t next = std::max(memory_.wanted, budget.pages - piece);
+  const std::int64_t next = std::max(pages, budget.pages - piece);
   const bool grows = next > budget.pages;
   if (!run_.set_quota(next)) {
     memory_.wanted = grows ? budget.pages : memory_.wanted;
@@ -87,9 +87,7 @@ void FormSteering::follow_quota() {
   const std::int64_t pages = returns ? std::max(memory_.wanted, own_pages()) : memory_.wanted;
   const std::int64_t fitting = with_kv_in(run_.committed(), pages).kv.blocks;
   if (fitting >= run_.committed().kv.blocks) {
-    const std::int64_t wanted = std::exchange(memory_.wanted, pages);
-    take_quota();
-    memory_.wanted = wanted;
+    take_quota(pages);
   } else if (fitting < 1) {
     memory_.wanted = budget.pages;  // only KV is lent
   } else {

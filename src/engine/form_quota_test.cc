@@ -355,5 +355,22 @@ TEST_F(BorrowingMost, NoRequestIsAcceptedThatNeedsPagesOfOtherModels) {
   EXPECT_NE(why.find("4 KV blocks fit"), std::string::npos) << why;
 }
 
+MorphConfig borrowing_most_with_largest(std::int64_t blocks) {
+  MorphConfig config = trading(36);
+  config.own_kv_blocks = blocks;
+  return config;
+}
+
+struct BorrowingForAWish : Trading {
+  BorrowingForAWish() : Trading(borrowing_most_with_largest(6)) {}
+};
+
+TEST_F(BorrowingForAWish, AnOperatorIsToldHowMuchKvTheModelsOwnPagesHoldAtMost) {
+  const std::string most = error({.kv_blocks = 7});
+  EXPECT_NE(most.find("1 to 6"), std::string::npos) << most;
+  const std::string now = error({.kv_blocks = 6});
+  EXPECT_NE(now.find("4 KV blocks fit"), std::string::npos) << now;
+}
+
 }  // namespace
 }  // namespace protean

@@ -165,7 +165,7 @@ class FormSteering {
   bool awaits_memory();
   std::int64_t needs_to_tell(std::int64_t blocks);
   void follow_quota();
-  void take_quota();
+  void take_quota(std::int64_t pages);
   std::optional<TimeNs> gives_up_ns() const;
 
   MorphConfig config_;

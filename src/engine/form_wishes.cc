@@ -172,12 +172,14 @@ Result<Form> FormSteering::form_of(const FormWish& wish) const {
   const std::int64_t pages = std::min(budget.pages, own_pages());
   const std::int64_t fitting = with_kv_in(form, pages).kv.blocks;
   form.kv.blocks = wish.kv_blocks.value_or(fitting);
+  const std::int64_t most =
+      config_.own_kv_blocks > 0 ? config_.own_kv_blocks : memory_.largest_kv_blocks;
   if (wish.kv_blocks && *wish.kv_blocks <= 0) {
-    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, memory_.largest_kv_blocks);
+    return refused("{} KV blocks; it may have 1 to {}", *wish.kv_blocks, most);
   }
-  if (wish.kv_blocks && *wish.kv_blocks > memory_.largest_kv_blocks) {
+  if (wish.kv_blocks && *wish.kv_blocks > most) {
     return too_large("{} KV blocks; with the fewest bits all over it may have 1 to {}",
-                     *wish.kv_blocks, memory_.largest_kv_blocks);
+                     *wish.kv_blocks, most);
   }
   const std::int64_t missing = form_pages(spec, form, budget.page_bytes) + budget.reserve - pages;
   if (missing > 0 || form.kv.blocks <= 0) {

@@ -26,6 +26,7 @@ struct MorphConfig {
   // Pages that the model always gets back from models with which it shares its devices. Pages in
   // addition are borrowed from them. 0: the model trades no memory.
   std::int64_t own_pages = 0;
+  std::int64_t own_kv_blocks = 0;  // that fit in its own pages with the fewest bits all over
   // The system takes the memory of pages back on the engine's thread, so in pieces.
   std::int64_t quota_piece_bytes = 256 * kMiB;
   std::uint64_t wishes_before = 0;  // WantQuotas up to this number were for an earlier engine

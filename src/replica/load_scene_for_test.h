@@ -200,6 +200,7 @@ struct FleetLoad {
 
   // No request follows those that were sent.
   void enough() { count_ = sent_; }
+  std::int64_t traded_bytes() const { return replicas_->traded_bytes(); }
 
   Inbox inbox{1024};
   FleetOutputs outputs;

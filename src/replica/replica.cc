@@ -312,6 +312,14 @@ void Workers::join(const std::vector<ReplicaId>& replicas) {
   at(replicas.front()).join(others);
 }
 
+std::int64_t Workers::backed_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& worker : workers_) {
+    bytes += worker->backed_bytes();
+  }
+  return bytes;
+}
+
 std::vector<Member> Workers::members(const EngineConfig& engine) const {
   std::vector<Member> all;
   for (const auto& worker : workers_) {
@@ -353,6 +361,7 @@ ReplicaOptions with_memory(ReplicaOptions options, const ModelMemory::Lease& mem
   MorphConfig& morph = *options.morph;
   FormBounds most = morph.bounds;
   most.budget.pages = memory.most_pages;
+  morph.own_kv_blocks = options.sizing.largest_kv_blocks;
   options.sizing.largest_kv_blocks =
       std::max(options.sizing.largest_kv_blocks, form_path(most).back().kv.blocks);
   options.most_pages = memory.most_pages;

@@ -114,6 +114,8 @@ class Workers final : public KvExchange, public DeviceGroups {
   void add(std::unique_ptr<CpuWorker> worker) { workers_.push_back(std::move(worker)); }
   void in_background(BackgroundTask work) { workers_.front()->in_background(std::move(work)); }
   std::vector<Member> members(const EngineConfig& engine) const;  // one for each worker
+  // Returns the bytes of their pages that have memory. Any thread may call.
+  std::int64_t backed_bytes() const;
   // The replica has no requests.
   void rest(ReplicaId replica) { at(replica).rest(); }
   void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) override;
@@ -151,6 +153,12 @@ class Replicas : private TokenSink {
                                                  const WeightSource& weights, Inbox& inbox,
                                                  TokenSink& sink);
   ~Replicas() override;
+
+  // Returns the bytes of pages that have memory, if the model trades memory with others; otherwise
+  // 0. Any thread may call.
+  std::int64_t traded_bytes() const {
+    return parts_.memory != nullptr ? parts_.workers->backed_bytes() : 0;
+  }
 
  private:
   struct Parts {

@@ -23,6 +23,20 @@ void tell_all(const std::vector<std::pair<SharedMemory::Tell, WantQuota>>& wishe
 
 }  // namespace
 
+std::int64_t SharedMemory::own_bytes(const Devices& devices) {
+  std::int64_t bytes = 0;
+  for (const ModelMemory* const model : devices.models) {
+    bytes += model->account_.own;
+  }
+  return bytes;
+}
+
+std::int64_t SharedMemory::most_bytes(const Devices& devices, const MemoryAccount& account) {
+  const auto sharers = static_cast<std::int64_t>(devices.models.size() * devices.count);
+  return std::max(account.own,
+                  kMostPages / std::max<std::int64_t>(1, sharers) * account.page_bytes);
+}
+
 // A model that is not loaded neither gives nor asks. Models that have left get back what is owed to
 // them, which is the system's then.
 SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
@@ -32,6 +46,7 @@ SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
   for (const ModelMemory* const model : devices.models) {
     MemoryAccount& account = accounts.emplace_back(model->account_);
     account.needs = model->tell_ ? account.needs : account.quota;
+    account.most = std::min(account.most, most_bytes(devices, account));
     lent += account.own - account.quota;
     lost = lost || (model->failed_ && account.quota > account.own);
   }
@@ -68,11 +83,16 @@ SharedMemory::Wishes SharedMemory::share(Devices& devices, TimeNs now_ns) {
   return wishes;
 }
 
-std::int64_t SharedMemory::unused_bytes() {
+std::int64_t SharedMemory::claimed_bytes() {
   const std::lock_guard lock(mutex_);
   std::int64_t bytes = 0;
   for (const auto& [cpus, devices] : devices_) {
     bytes += devices.unused * std::ssize(cpus);
+    for (const ModelMemory* const model : devices.models) {
+      bytes += model->loaded_
+                   ? model->account_.quota * std::ssize(cpus) - model->pages_.lacking_bytes
+                   : 0;
+    }
   }
   return bytes;
 }
@@ -90,6 +110,7 @@ ModelMemory::ModelMemory(std::shared_ptr<SharedMemory> all, std::vector<std::vec
   const std::int64_t own = pages.own * pages.bytes;
   account_ = {.page_bytes = pages.bytes, .own = own, .quota = own, .needs = 0, .most = own};
   const std::lock_guard lock(all_->mutex_);
+  all_bytes_ = SharedMemory::own_bytes(devices_) + std::max(own, pages.free_bytes);
   devices_.models.push_back(this);
 }
 
@@ -127,23 +148,19 @@ std::unique_ptr<ModelMemory::Lease> ModelMemory::load(SharedMemory::Tell tell) {
   SharedMemory::Wishes wishes;
   {
     const std::lock_guard lock(all_->mutex_);
-    std::int64_t all = 0;
-    for (const ModelMemory* const model : devices_.models) {
-      all += model->account_.own;
-    }
     const std::int64_t page = pages_.bytes;
     const std::int64_t lent =
         std::min(devices_.owed, std::max<std::int64_t>(0, account_.quota - pages_.least * page)) /
         page * page;
     devices_.owed -= lent;
     account_.quota -= lent;
-    const auto sharers = static_cast<std::int64_t>(devices_.models.size() * devices_.count);
-    const std::int64_t most =
-        std::max(pages_.own, std::min(all / page, kMostPages / std::max<std::int64_t>(1, sharers)));
+    const std::int64_t all = std::max(all_bytes_, SharedMemory::own_bytes(devices_));
+    const std::int64_t most = std::min(all, SharedMemory::most_bytes(devices_, account_)) / page;
     account_.most = most * page;
     account_.needs = account_.quota;
     wished_ = account_.quota;
     told_ = told_lost_ = false;
+    loaded_ = true;
     tell_ = std::move(tell);
     lease.reset(new Lease(shared_from_this(), most));
     wishes = SharedMemory::share(devices_, wished_ns_);
@@ -170,7 +187,7 @@ void ModelMemory::unload() {
   {
     const std::lock_guard lock(all_->mutex_);
     tell_ = nullptr;
-    failed_ = false;
+    loaded_ = failed_ = false;
     const std::int64_t others = std::max<std::int64_t>(0, account_.quota - account_.own);
     account_.quota -= others;
     (std::exchange(loses_, false) ? devices_.lost : devices_.unused) += others;

@@ -30,9 +30,10 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Returns the memory of all devices that is on its way from one model to another: the system has
-  // it, but no further model may take it.
-  std::int64_t unused_bytes();
+  // Returns the memory of all devices that belongs to models which are loaded, and what is on its
+  // way from one model to another. The system has what no page of them has taken yet, but no
+  // further model may take it.
+  std::int64_t claimed_bytes();
 
  private:
   friend class ModelMemory;
@@ -46,8 +47,13 @@ class SharedMemory {
   };
   using Wishes = std::vector<std::pair<Tell, WantQuota>>;
 
-  // Called with the mutex held. The caller releases it and then tells the wishes.
+  // The following three are called with the mutex held. The caller of share() releases it and then
+  // tells the wishes.
   static Wishes share(Devices& devices, TimeNs now_ns);
+  // Returns what the models on the devices own together, in bytes of each device.
+  static std::int64_t own_bytes(const Devices& devices);
+  // Returns the most bytes of each device that a model may have by borrowing.
+  static std::int64_t most_bytes(const Devices& devices, const MemoryAccount& account);
 
   std::mutex mutex_;
   std::map<Cpus, Devices> devices_;
@@ -59,9 +65,11 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
  public:
   // The pages of a model on each of its devices.
   struct Pages {
-    std::int64_t bytes = 1;  // of a page
-    std::int64_t own = 0;    // that it was given when it was opened
-    std::int64_t least = 0;  // with which it can be loaded
+    std::int64_t bytes = 1;          // of a page
+    std::int64_t own = 0;            // that it was given when it was opened
+    std::int64_t least = 0;          // with which it can be loaded
+    std::int64_t lacking_bytes = 0;  // that its devices lack, all together (Holding)
+    std::int64_t free_bytes = 0;     // of each device, for this model and for later ones
   };
   // `cpus` are the CPUs of each device.
   ModelMemory(std::shared_ptr<SharedMemory> all, std::vector<std::vector<int>> cpus,
@@ -117,7 +125,9 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
   const Pages pages_;
   // Guarded by the mutex of `all_`.
   MemoryAccount account_;
+  std::int64_t all_bytes_ = 0;  // that models on its devices can own together, as it was opened
   bool left_ = false;
+  bool loaded_ = false;
   bool failed_ = false;       // its devices, while it is loaded
   bool loses_ = false;        // what it has borrowed is lost when it is unloaded
   SharedMemory::Tell tell_;   // empty while it is not loaded

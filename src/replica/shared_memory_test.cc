@@ -22,9 +22,10 @@ constexpr std::int64_t kPage = 4096;
 // A model whose engine is played by the test.
 struct PlayedModel {
   PlayedModel(const std::shared_ptr<SharedMemory>& all, std::int64_t own_pages,
-              std::vector<std::vector<int>> cpus = {{0, 1}})
-      : memory(std::make_shared<ModelMemory>(all, std::move(cpus),
-                                             ModelMemory::Pages{kPage, own_pages, 10})) {
+              std::vector<std::vector<int>> cpus = {{0, 1}}, std::int64_t free_pages = 0)
+      : memory(std::make_shared<ModelMemory>(
+            all, std::move(cpus),
+            ModelMemory::Pages{kPage, own_pages, 10, 0, free_pages * kPage})) {
     load();
   }
   void load() {
@@ -176,6 +177,7 @@ TEST_F(SharedMemoryTest, QuotasNeverExceedTheMemoryInAnyOrderOfEvents) {
   };
   for (int event = 0; event < 20'000; ++event) {
     ASSERT_LE(act(false), 200) << event;
+    ASSERT_EQ(all->claimed_bytes(), 200 * kPage) << "what is on its way is claimed too";
   }
   EXPECT_GT(most, 100) << "the first model has borrowed";
   for (LateModel* const model : models) {
@@ -204,6 +206,56 @@ TEST_F(SharedMemoryTest, AModelThatIsUnloadedGivesBackWhatWasNotItsOwnAndComesBa
   EXPECT_EQ(lender.wish->pages, 100);
   borrower.load();
   EXPECT_EQ(borrower.lease->pages, 100);
+}
+
+TEST_F(SharedMemoryTest, AModelBorrowsFromAModelThatCameLater) {
+  PlayedModel first(all, 100, {{0, 1}}, 150);
+  EXPECT_EQ(first.lease->most_pages, 150) << "later models can have 50";
+  PlayedModel later(all, 50, {{0, 1}}, 50);
+  EXPECT_EQ(later.lease->most_pages, 150);
+  later.need(10, 0);
+  first.need(110, 0);
+  EXPECT_EQ(later.wish->pages, 40);
+  later.follow(10, 1);
+  EXPECT_EQ(first.wish->pages, 110);
+}
+
+TEST_F(SharedMemoryTest, AModelBorrowsFromModelsThatFoundMoreMemoryOnceItIsLoadedAgain) {
+  PlayedModel first(all, 100);
+  PlayedModel later(all, 60);
+  EXPECT_EQ(first.lease->most_pages, 100);
+  first.lease.reset();
+  first.load();
+  EXPECT_EQ(first.lease->most_pages, 160);
+}
+
+// Each page may need a mapping of its own, and all models of a process share these.
+TEST_F(SharedMemoryTest, ModelsThatComeLaterLeaveOthersFewerPagesToBorrow) {
+  constexpr std::int64_t kFree = 1 << 20;
+  PlayedModel first(all, 100, {{0, 1}}, kFree);
+  const std::int64_t alone = first.lease->most_pages;
+  EXPECT_LT(alone, kFree);
+  PlayedModel later(all, 2 * alone, {{0, 1}}, kFree);
+  EXPECT_EQ(later.lease->most_pages, 2 * alone) << "its own";
+  later.need(10, 0);
+  first.need(kFree, 0);
+  later.follow(10, 1);
+  EXPECT_EQ(first.wish->pages, alone / 2);
+}
+
+TEST_F(SharedMemoryTest, ModelsThatAreLoadedClaimTheMemoryThatTheyMayTake) {
+  PlayedModel lender(all, 100);
+  PlayedModel borrower(all, 100);
+  const auto elsewhere = std::make_shared<ModelMemory>(
+      all, std::vector<std::vector<int>>{{2}, {3}}, ModelMemory::Pages{kPage, 50, 10, 3 * kPage});
+  const auto claimed = [&] { return all->claimed_bytes() / kPage; };
+  EXPECT_EQ(claimed(), 200) << "one model is not loaded";
+  const auto lease = elsewhere->load([](WantQuota) {});
+  EXPECT_EQ(claimed(), 297) << "of two devices, which lack three pages";
+  lend(lender, borrower);
+  EXPECT_EQ(claimed(), 297);
+  lender.lease.reset();
+  EXPECT_EQ(claimed(), 227) << "a model that sleeps has other claims";
 }
 
 TEST_F(SharedMemoryTest, MemoryOfAModelThatIsRemovedIsGivenBackByOthers) {
@@ -317,6 +369,8 @@ TEST_F(SharedMemoryTest, TradesChangeNoToken) {
   ReplicaOptions borrowing = trading("512KiB");
   FleetLoad lender(lending, *this);
   FleetLoad borrower(borrowing, *this);
+  const auto backed = [&] { return lender.traded_bytes() + borrower.traded_bytes(); };
+  EXPECT_EQ(backed(), all->claimed_bytes()) << "devices take all of their memory at the start";
   std::promise<void> borrowed;
   std::atomic<bool> enough = false;
   auto busy = std::async(std::launch::async, [&] {
@@ -348,6 +402,7 @@ TEST_F(SharedMemoryTest, TradesChangeNoToken) {
   enough = true;
   busy.get();
   EXPECT_TRUE(returned);
+  EXPECT_LE(backed(), all->claimed_bytes()) << "what no page has taken is claimed";
   for (auto* const options : {&lending, &borrowing}) {
     options->memory = nullptr;
     FleetLoad& traded = options == &lending ? lender : borrower;

@@ -477,4 +477,12 @@ WorkerMemory CpuWorker::memory() const {
   return sum;
 }
 
+std::int64_t CpuWorker::backed_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& device : devices_) {
+    bytes += device->backed_bytes();
+  }
+  return bytes;
+}
+
 }  // namespace protean

@@ -97,6 +97,8 @@ class CpuWorker : public Executor {
   void keep(std::vector<std::vector<BlockId>> live) { live_ = std::move(live); }
 
   WorkerMemory memory() const;  // of its own devices
+  // Returns the bytes of its own devices' pages that have memory. Any thread may call.
+  std::int64_t backed_bytes() const;
   // Bytes of KV that the group's devices have moved in the background for changes.
   std::int64_t kv_bytes_moved_early() const;
 

@@ -142,6 +142,10 @@ class DeviceWorker {
   // Sets how many pages it has, without those that it lacks. Fails if too few are free.
   Status set_quota(std::int64_t pages) { return pages_.pool->set_quota(pages); }
   std::int64_t free_pages() const { return pages_.pool->free_pages(); }
+  // Returns the bytes of its pages that have memory. Any thread may call.
+  std::int64_t backed_bytes() const {
+    return has_pages() ? pages_.pool->backed_pages() * pages_.pool->page_bytes() : 0;
+  }
   WorkerMemory memory() const { return memory_; }
 
  private:

@@ -117,16 +117,18 @@ describe('several models', () => {
 });
 
 describe('models on the same CPUs', () => {
-  it('trade KV memory, and answer as if it were their own', async () => {
+  it('trade KV memory, also with one that is deployed later, and answer as if it were their own', async () => {
     const path = join(scratch, 'trading.toml');
-    const table = (name, kv) => `[${name}]\nmodel = "${builtin}"\nkv-cache-memory = "${kv}"\n`;
-    writeFileSync(path, table('busy', '4MiB') + table('idle', '32MiB'));
+    writeFileSync(path, `[busy]\nmodel = "${builtin}"\nkv-cache-memory = "4MiB"\n`);
     const server = await Server.startWith({ path: ['--models', path] }, '--admin-port', '0', '--morph', 'balanced', '--morph-precisions', '',
       '--variant-cache', join(scratch, 'variants'), ...small);
     try {
       await server.logged(/operators' port: (\S+)/);
       const url = `http://${server.log.match(/operators' port: (\S+)/)[1]}/admin/models`;
       const memory = async () => (await (await fetch(url)).json()).models;
+      const later = await fetch(url, { method: 'POST', body: JSON.stringify({ name: 'idle', model: builtin, 'kv-cache-memory': '32MiB' }) });
+      assert.equal(later.status, 202, await later.text());
+      for (let i = 0; i < 1000 && (await memory())[1]?.residence !== 'awake'; ++i) await sleep(20);
       const prompts = ['A cat', 'The old man', 'One day', 'In a forest', 'Her name', 'They', 'Two birds', 'When rain'];
       const texts = (model) => Promise.all(prompts.map(async (prompt) =>
         (await clientOf(server).completions.create({ ...fields, prompt, max_tokens: 120, model })).choices[0].text));

@@ -161,6 +161,7 @@ Status PagePool::withhold(std::int64_t pages) {
     const auto from = backed_.begin() + run.first;
     if (std::find(from, from + run.count, 1) != from + run.count) {
       released = release(file_, run.first * page_bytes_, run.count * page_bytes_) && released;
+      backed_pages_ -= std::count(from, from + run.count, 1);
       std::fill(from, from + run.count, std::uint8_t{0});
     }
   }
@@ -342,6 +343,7 @@ Status PageRange::map(const PageRun& run, std::int64_t place) const {
     return refused(run.count * page_bytes, "of shared memory",
                    "raise the memory limit of the process, or lower --device-memory");
   }
+  pool_->backed_pages_ += std::count(backed.begin(), backed.end(), 0);
   std::fill(backed.begin(), backed.end(), 1);
   if (!map_shared(address(place), run.count * page_bytes, pool_->file_, run.first * page_bytes,
                   MAP_POPULATE)) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -39,6 +40,8 @@ class PagePool {
   std::int64_t pages() const;  // the quota
   std::int64_t most_pages() const { return most_pages_; }
   std::int64_t free_pages() const;
+  // Returns how many pages of the quota, free or borrowed, have memory of the system.
+  std::int64_t backed_pages() const { return backed_pages_; }
   // Sets the quota, from 1 to most_pages(). A smaller one gives the memory of free pages back to
   // the system, and fails with kExhausted and changes nothing if too few pages are free. A larger
   // one gets its memory when it is borrowed.
@@ -63,7 +66,8 @@ class PagePool {
   const std::int64_t page_bytes_;
   const std::int64_t most_pages_;
   LostMemory lost_memory_ = false;
-  std::vector<std::uint8_t> backed_;           // page has memory; a borrowed page's is its range's
+  std::vector<std::uint8_t> backed_;  // page has memory; a borrowed page's is its range's
+  std::atomic<std::int64_t> backed_pages_ = 0;
   mutable std::mutex mutex_;                   // guards the members below
   std::map<std::int64_t, std::int64_t> free_;  // first page -> count of each run; runs never adjoin
   std::int64_t free_pages_ = 0;

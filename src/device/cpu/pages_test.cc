@@ -118,14 +118,18 @@ TEST(PagePool, ASmallerQuotaTakesFreePagesAndTheirMemory) {
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
   EXPECT_EQ(pool->pages(), 8);
   EXPECT_EQ(pool->free_pages(), 5);
+  EXPECT_EQ(pool->backed_pages(), 8);
   ASSERT_TRUE(pool->set_quota(4).ok());
   EXPECT_EQ(pool->pages(), 4);
   EXPECT_EQ(pool->free_pages(), 1);
+  EXPECT_EQ(pool->backed_pages(), 4);
   EXPECT_EQ(range.attach(2).error().code, ErrorCode::kExhausted);
   EXPECT_EQ(range.data()[3 * 4 * kKiB - 1], std::byte{0x5a}) << "borrowed pages stay";
   ASSERT_TRUE(pool->set_quota(7).ok());
   EXPECT_EQ(pool->free_pages(), 4);
+  EXPECT_EQ(pool->backed_pages(), 4) << "a page gets memory when it is borrowed";
   ASSERT_TRUE(range.attach(4).ok());
+  EXPECT_EQ(pool->backed_pages(), 7);
   const std::byte* const attached = range.data() + 3 * 4 * kKiB;
   EXPECT_EQ(std::count(attached, attached + 4 * 4 * kKiB, std::byte{0}), 3 * 4 * kKiB)
       << "the system has taken back the memory of the pages that were given up";
