@@ -235,7 +235,7 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
 // Returns why an operator cannot ask something of a replica that does not serve, or that changes.
 std::string Fleet::why_not(ReplicaId replica) const {
   if (grouping_.changes(replica)) {
-    return "is being grouped or parted: ask again when that has ended";
+    return "is joining or leaving a group: ask again when that has ended";
   }
   return stations_[index_of(replica)].parked ? "serves in a group: name the group's first replica"
                                              : "is out of service: start the server again";

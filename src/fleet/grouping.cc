@@ -304,7 +304,7 @@ Result<Regroup> Grouping::rest_of_running(Shapes& shapes) const {
     return morph.error();
   }
   if (together) {
-    shapes[index(group.homes.front())].push_back({group.homes, group.by, group.home, group.wide});
+    shapes[index(group.homes.front())].push_back(group);
   }
   return Regroup{group.homes, group.by, together, *std::move(morph)};
 }
@@ -379,7 +379,7 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
     }
     running_ = std::make_unique<Regrouping>(
         config_, stations_, sink_,
-        Group{.homes = change.homes, .by = change.by, .home = {}, .wide = {}, .first = nullptr},
+        Group{{.homes = change.homes, .by = change.by, .home = {}, .wide = {}}, nullptr},
         std::move(forms));
   } else {
     running_ = std::make_unique<Regrouping>(config_, stations_, sink_, std::move(nested.back()));

@@ -107,14 +107,7 @@ class Grouping {
     GroupBy by = GroupBy::kShards;
     bool together = true;
   };
-  // A group without its engines, for looking ahead.
-  struct Shape {
-    Replicas homes;
-    GroupBy by = GroupBy::kShards;
-    Form home;
-    Form wide;
-    std::int64_t shrunk_from = 0;  // as in Group
-  };
+  using Shape = GroupShape;                        // a group without its engines, to look ahead
   using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
 
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
