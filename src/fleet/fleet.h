@@ -256,6 +256,7 @@ class Fleet : private TokenSink {
   Migrations migrations() const;
   std::shared_ptr<const Migrations> changed_migrations();
   void tell_migrations(TimeNs now_ns);
+  OutputBatch batch_of(ReplicaId replica, TimeNs now_ns) const;
   void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;
 

@@ -81,7 +81,7 @@ std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) co
   return groups;
 }
 
-// From now on the groups that there are are wanted.
+// Makes the groups that exist the wanted ones.
 void Grouping::keep_groups() {
   wanted_.clear();
   const Shapes now = shapes();

@@ -21,7 +21,7 @@ namespace protean {
 
 // The groups of a fleet: which replicas serve as one, which shall, and the changes from one to the
 // other, one at a time. A wish may come at any moment: a change under way then turns if the wish
-// asks for the contrary. If a change fails, the groups that there are then are wanted.
+// asks for the contrary. If a change fails, the groups that exist then become the wanted ones.
 // Single-threaded; all that it refers to must outlive it.
 class Grouping {
  public:
