@@ -33,14 +33,10 @@ Precision default_embeddings_precision(Precision layers);
 // stored as they start, or as they would start at one of the ladder's precisions.
 std::vector<Precision> embeddings_precisions(Precision start, std::span<const Precision> ladder);
 
-enum class DeviceKind : std::uint8_t { kCpu, kCuda };
-
-// One memory budget and the compute that works on it.
+// A device and its memory budget.
 struct DeviceSpec {
   DeviceId id;
-  DeviceKind kind = DeviceKind::kCpu;
   std::int64_t memory_bytes = 0;
-  int cores = 1;
 };
 
 struct KvForm {

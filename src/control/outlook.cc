@@ -23,7 +23,7 @@ bool holds_longest(const Way& way, const Load& load) {
 }  // namespace
 
 Outlook outlook_of(const Way& way, const Load& load, bool lasts) {
-  const Load present = share_of(load, 1.0 / way.units);
+  const Load present = share_of(load, 1.0 / way.engines);
   Load most = present;
   most.arrivals.per_s = present.arrivals.most_per_s;
   if (lasts) {
@@ -32,9 +32,9 @@ Outlook outlook_of(const Way& way, const Load& load, bool lasts) {
   }
   const Prediction now = predict(way.speed, way.serving, way.course, present);
   const Prediction then = predict(way.speed, way.serving, way.course, most);
-  const auto late = [&](const Prediction& of) { return way.units * (of.late + of.backlog); };
+  const auto late = [&](const Prediction& of) { return way.engines * (of.late + of.backlog); };
   const auto cost = [&](const Prediction& of) {
-    return late(of) + way.units * way.late_per_nat * of.kl_nats;
+    return late(of) + way.engines * way.late_per_nat * of.kl_nats;
   };
   return {.cost = cost(now),
           .most_cost = cost(then),

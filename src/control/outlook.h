@@ -10,14 +10,14 @@
 
 namespace protean {
 
-// One way in which a load may be served: by a replica, or by several equal units of a fleet, among
-// which the router divides it. A unit is a replica or a group of replicas.
+// One way in which a load may be served: by one engine, or by several equal ones of a fleet, among
+// which the router divides it.
 struct Way {
   StepSpeed speed;
   Serving serving;
-  Course course;            // of each unit
+  Course course;            // of each engine
   double late_per_nat = 0;  // the price of quality
-  int units = 1;
+  int engines = 1;
 };
 
 // What becomes of a load on a way. Costs are late requests, those that wait at the end twice, and
@@ -27,7 +27,7 @@ struct Outlook {
   double most_cost = 0;  // at the most that they may be
   double late = 0;       // the late requests of these
   bool serves = true;    // KV holds the longest sequence, until KV could be larger again
-  Prediction present;    // of one unit
+  Prediction present;    // of one engine
   Prediction most;
 };
 
@@ -46,9 +46,9 @@ bool no_later(const Outlook& to, const Outlook& stay);
 // another way and back takes, or for as long as predictions look ahead.
 bool has_lasted(double kept_s, const Load& load, double there_and_back_s);
 
-// Chooses between two units that become one group, in one of several ways, and forms of lower
+// Chooses between two engines that become one group, in one of several ways, and forms of lower
 // precision. Returns the best group, unless the best lower form costs less at the most arrivals: of
-// equals, a group loses no quality. Nothing: the units stay two.
+// equals, a group loses no quality. Nothing: the engines stay two.
 std::optional<std::size_t> choose_group(const Outlook& stay, std::span<const Outlook> lower,
                                         std::span<const Outlook> groups);
 

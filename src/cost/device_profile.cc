@@ -115,10 +115,6 @@ Transfer reduces_of_layer(const DeviceProfile& device, int tensor) {
 
 }  // namespace
 
-std::span<const DeviceProfile> known_device_profiles() {
-  return kProfiles;
-}
-
 Result<DeviceProfile> find_device_profile(std::string_view name) {
   std::vector<std::string> names;
   for (const DeviceProfile& profile : kProfiles) {

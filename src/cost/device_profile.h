@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "base/result.h"
@@ -40,10 +39,8 @@ struct DeviceProfile {
   std::string_view source;           // where these numbers come from
 };
 
-// The devices whose profiles are built in.
-std::span<const DeviceProfile> known_device_profiles();
-
-// Fails if the name is not known, and names those that are. Case does not matter.
+// Returns the built-in profile of this name, in which case does not matter. Fails if there is none,
+// and names those that there are.
 Result<DeviceProfile> find_device_profile(std::string_view name);
 
 // How a device stores what it serves.

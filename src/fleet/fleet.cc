@@ -123,8 +123,7 @@ void Fleet::regroup(TimeNs now_ns) {
     }
   }
   if (auto status = grouping_.status_if_changed()) {
-    OutputBatch batch{.at_ns = now_ns};
-    batch.observation = at(ReplicaId{0}).observe();
+    OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
     batch.groups = std::move(status);
     sink_.emit(std::move(batch));
   }
@@ -193,14 +192,13 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
 }
 
 void Fleet::on(const WantGroups& want, TimeNs now_ns) {
-  OutputBatch batch{.at_ns = now_ns};
-  batch.outputs.emplace_back(
-      GroupsAnswered{want.wish_id, grouping_.want(want.wish, "an operator's wish", true, now_ns)});
-  if (std::get<GroupsAnswered>(batch.outputs.front()).changes.ok()) {
+  auto changes = grouping_.want(want.wish, "an operator's wish", true, now_ns);
+  if (changes.ok()) {
     forget_groups(want.wish);
   }
+  OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
+  batch.outputs.emplace_back(GroupsAnswered{want.wish_id, std::move(changes)});
   batch.groups = grouping_.status_if_changed();  // an operator who has the answer may look at once
-  batch.observation = at(ReplicaId{0}).observe();
   sink_.emit(std::move(batch));
 }
 
@@ -214,28 +212,21 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
     at(replica).handle({now_ns, std::move(want), replica});
     return;
   }
-  OutputBatch batch{.at_ns = now_ns, .replica = replica};
-  if (serves) {
-    batch.outputs.emplace_back(WishAnswered{
-        want.wish_id, make_error(ErrorCode::kExhausted,
-                                 "{} KV blocks: a group keeps at least the {} blocks that it "
-                                 "began with: ask for more, or split it first",
-                                 *want.wish.kv_blocks, least)});
-    batch.observation = at(replica).observe();
-    sink_.emit(std::move(batch));
-    return;
-  }
+  OutputBatch batch = batch_of(replica, now_ns);
   batch.outputs.emplace_back(WishAnswered{
-      want.wish_id,
-      make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value, why_not(replica))});
-  batch.observation = at(replica).observe();
+      want.wish_id, serves ? make_error(ErrorCode::kExhausted,
+                                        "{} KV blocks: a group keeps at least the {} blocks that it "
+                                        "began with: ask for more, or split it first",
+                                        *want.wish.kv_blocks, least)
+                           : make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value,
+                                        why_not(replica))});
   sink_.emit(std::move(batch));
 }
 
 // Returns why an operator cannot ask something of a replica that does not serve, or that changes.
 std::string Fleet::why_not(ReplicaId replica) const {
   if (grouping_.changes(replica)) {
-    return "is being grouped or parted: ask again when that has ended";
+    return "is joining or leaving a group: ask again when that has ended";
   }
   return stations_[index_of(replica)].parked ? "serves in a group: name the group's first replica"
                                              : "is out of service: start the server again";
@@ -354,6 +345,14 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
     }
   }
   return next_ns;
+}
+
+// Returns a batch without outputs. It shows the replica's load as it is now, so it must be made
+// when all that it tells has happened.
+OutputBatch Fleet::batch_of(ReplicaId replica, TimeNs now_ns) const {
+  OutputBatch batch{.at_ns = now_ns, .replica = replica};
+  batch.observation = at(replica).observe();
+  return batch;
 }
 
 bool Fleet::idle() const {

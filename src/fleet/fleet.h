@@ -111,7 +111,7 @@ class Fleet : private TokenSink {
     std::uint64_t failures_seen = 0;  // of Grouping::failures()
   };
   // A replica or group in service whose load is weighed.
-  struct Unit {
+  struct Weighed {
     std::size_t index = 0;
     int replicas = 1;
     FormView view;
@@ -213,15 +213,15 @@ class Fleet : private TokenSink {
   void weigh(TimeNs now_ns);
   bool regroups(TimeNs now_ns);
   std::ptrdiff_t long_arrivals_for(const Group& group) const;
-  bool part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns);
-  bool group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns);
-  std::optional<std::vector<Unit>> two_to_weigh(std::vector<Unit>& units) const;
-  bool stays_together(ReplicaId replica, const std::vector<Unit>& units, const Load& one,
+  bool part_one(const std::vector<Weighed>& candidates, const Load& one, TimeNs now_ns);
+  bool group_two(std::vector<Weighed>& candidates, const Load& one, TimeNs now_ns);
+  std::optional<std::vector<Weighed>> two_to_weigh(std::vector<Weighed>& candidates) const;
+  bool stays_together(ReplicaId replica, const std::vector<Weighed>& candidates, const Load& one,
                       TimeNs now_ns);
   bool wish(const GroupWish& wish, const std::string& reason, TimeNs now_ns);
-  static Load load_of(std::span<const Unit> units, const Load& one);
-  Way as_homes(const Unit& unit, const Load& load, TimeNs now_ns) const;
-  std::optional<Way> as_group(const Unit& unit, GroupBy by, const Load& load) const;
+  static Load load_of(std::span<const Weighed> candidates, const Load& one);
+  Way as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns) const;
+  std::optional<Way> as_group(const Weighed& candidate, GroupBy by, const Load& load) const;
   double seconds_to_group(const FormView& view, const Load& load) const;
   double seconds_to_part(const FormView& view, GroupBy by, const Load& load) const;
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);
@@ -256,6 +256,7 @@ class Fleet : private TokenSink {
   Migrations migrations() const;
   std::shared_ptr<const Migrations> changed_migrations();
   void tell_migrations(TimeNs now_ns);
+  OutputBatch batch_of(ReplicaId replica, TimeNs now_ns) const;
   void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;
 

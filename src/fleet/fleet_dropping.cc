@@ -175,8 +175,7 @@ void Fleet::tell_replicas_wanted(TimeNs now_ns) {
     return;
   }
   shortage_.told = now;
-  OutputBatch batch{.at_ns = now_ns};
-  batch.observation = at(ReplicaId{0}).observe();
+  OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
   batch.replicas_wanted = now;
   sink_.emit(std::move(batch));
 }

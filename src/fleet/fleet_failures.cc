@@ -28,9 +28,8 @@ bool Fleet::is_late(const StepDone& done, ReplicaId replica) const {
 }
 
 void Fleet::refuse(RequestId request, Error why, TimeNs now_ns) {
-  OutputBatch batch{.at_ns = now_ns};
+  OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
   batch.outputs.emplace_back(Refused{request, std::move(why)});
-  batch.observation = at(ReplicaId{0}).observe();
   sink_.emit(std::move(batch));
 }
 

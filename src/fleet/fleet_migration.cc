@@ -27,11 +27,10 @@ void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
 }
 
 void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
-  OutputBatch batch{.at_ns = now_ns, .replica = from};
-  batch.outputs.emplace_back(
-      MigrationAnswered{want.wish_id, migrate(from, want.to, want.requests, now_ns)});
+  const Result<int> begun = migrate(from, want.to, want.requests, now_ns);
+  OutputBatch batch = batch_of(from, now_ns);
+  batch.outputs.emplace_back(MigrationAnswered{want.wish_id, begun});
   batch.migrations = changed_migrations();
-  batch.observation = at(from).observe();
   sink_.emit(std::move(batch));
 }
 
@@ -199,8 +198,7 @@ std::shared_ptr<const Migrations> Fleet::changed_migrations() {
 
 void Fleet::tell_migrations(TimeNs now_ns) {
   if (auto changed = changed_migrations()) {
-    OutputBatch batch{.at_ns = now_ns};
-    batch.observation = at(ReplicaId{0}).observe();
+    OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
     batch.migrations = std::move(changed);
     sink_.emit(std::move(batch));
   }

@@ -176,9 +176,8 @@ std::vector<std::size_t> Fleet::overlook_length(const Request& request) {
 }
 
 void Fleet::keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns) {
-  OutputBatch batch{.at_ns = now_ns};
+  OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
   batch.outputs.emplace_back(Accepted{arrival.request.id});
-  batch.observation = this->at(ReplicaId{0}).observe();
   held_.push_back({.request = std::move(arrival.request), .arrived_ns = now_ns, .at = at});
   sink_.emit(std::move(batch));
 }
@@ -211,9 +210,8 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
                         : fmt::format(" in {} attempts (the latest: {})", held.failed_attempts,
                                       grouping_.failures().latest));
   }
-  OutputBatch batch{.at_ns = now_ns};
+  OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
   batch.outputs.emplace_back(std::move(finished));
-  batch.observation = at(ReplicaId{0}).observe();
   sink_.emit(std::move(batch));
 }
 

@@ -67,7 +67,7 @@ bool Fleet::regroups(TimeNs now_ns) {
   if (grouping_.busy() && !grouping_.waits_to_part()) {
     return false;
   }
-  std::vector<Unit> units;
+  std::vector<Weighed> candidates;
   std::vector<Load> loads;
   double replicas = 0;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
@@ -81,16 +81,16 @@ bool Fleet::regroups(TimeNs now_ns) {
     loads.push_back(view->load);
     const auto count = std::ssize(grouping_.devices_of(ReplicaId{static_cast<std::int32_t>(i)}));
     replicas += static_cast<double>(count);
-    units.push_back({i, static_cast<int>(count), *view});
+    candidates.push_back({i, static_cast<int>(count), *view});
   }
-  if (units.empty()) {
+  if (candidates.empty()) {
     return false;
   }
   const Load one = share_of(sum_of(loads, weighing_.arrivals.rate(now_ns)), 1 / replicas);
   if (const auto waits = grouping_.waits_to_part()) {
-    return stays_together(*waits, units, one, now_ns);
+    return stays_together(*waits, candidates, one, now_ns);
   }
-  return part_one(units, one, now_ns) || group_two(units, one, now_ns);
+  return part_one(candidates, one, now_ns) || group_two(candidates, one, now_ns);
 }
 
 // Returns the number of requests of the last minute that the group serves or could grow for: the
@@ -106,25 +106,26 @@ std::ptrdiff_t Fleet::long_arrivals_for(const Group& group) const {
 
 // Parts the first group that a policy formed and that had better part. Returns false if there is
 // none. `one` is the load of a replica, if all replicas have an equal share.
-bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now_ns) {
+bool Fleet::part_one(const std::vector<Weighed>& candidates, const Load& one, TimeNs now_ns) {
   const TimeNs horizon_ns = static_cast<TimeNs>(kHorizonS * kNsPerS);
   while (!weighing_.long_arrivals.empty() &&
          weighing_.long_arrivals.front().at_ns < now_ns - horizon_ns) {
     weighing_.long_arrivals.pop_front();
   }
-  for (const Unit& unit : units) {
-    const ReplicaId replica{static_cast<std::int32_t>(unit.index)};
-    const Engine& engine = *stations_[unit.index].engine;
-    const auto since = formed_.find(std::pair(replica, static_cast<std::size_t>(unit.replicas)));
+  for (const Weighed& candidate : candidates) {
+    const ReplicaId replica{static_cast<std::int32_t>(candidate.index)};
+    const Engine& engine = *stations_[candidate.index].engine;
+    const auto since =
+        formed_.find(std::pair(replica, static_cast<std::size_t>(candidate.replicas)));
     if (since == formed_.end() || !engine.form_at_rest() || !is_joint(grouping_.by(replica))) {
       continue;
     }
-    const Load load = load_of(std::span(&unit, 1), one);
-    const Way parts = as_homes(unit, load, now_ns);
+    const Load load = load_of(std::span(&candidate, 1), one);
+    const Way parts = as_homes(candidate, load, now_ns);
     if (static_cast<double>(engine.largest_need()) > parts.course.to.kv_blocks) {
       continue;  // it would wait for the end of a request and take no other that is as long
     }
-    const Way& stays = unit.view.way;
+    const Way& stays = candidate.view.way;
     if (pays(outlook_of(stays, load, false), outlook_of(parts, load, false))) {
       continue;  // it would form again at once
     }
@@ -142,20 +143,21 @@ bool Fleet::part_one(const std::vector<Unit>& units, const Load& one, TimeNs now
 
 // Takes back the order to part a group that still waits for room in a replica, if it would form
 // again at once.
-bool Fleet::stays_together(ReplicaId replica, const std::vector<Unit>& units, const Load& one,
-                           TimeNs now_ns) {
-  const auto unit = std::find_if(units.begin(), units.end(),
-                                 [&](const Unit& some) { return some.index == index_of(replica); });
+bool Fleet::stays_together(ReplicaId replica, const std::vector<Weighed>& candidates,
+                           const Load& one, TimeNs now_ns) {
+  const auto candidate =
+      std::find_if(candidates.begin(), candidates.end(),
+                   [&](const Weighed& some) { return some.index == index_of(replica); });
   const Group& group = grouping_.group(replica);
-  if (unit == units.end() || !is_joint(group.by)) {
+  if (candidate == candidates.end() || !is_joint(group.by)) {
     return false;
   }
-  const Load load = load_of(std::span(&*unit, 1), one);
-  Way stays = unit->view.way;
+  const Load load = load_of(std::span(&*candidate, 1), one);
+  Way stays = candidate->view.way;
   stays.course.to.kv_blocks = static_cast<double>(most_kv_blocks(grouping_.config(), group.wide));
   stays.course = {.from = stays.course.to, .to = stays.course.to};
   return pays(outlook_of(stays, load, false),
-              outlook_of(as_homes(*unit, load, now_ns), load, false)) &&
+              outlook_of(as_homes(*candidate, load, now_ns), load, false)) &&
          wish({.groups = {grouping_.devices_of(replica)}, .by = group.by},
               "more requests would be late without the group", now_ns);
 }
@@ -172,23 +174,23 @@ bool Fleet::wish(const GroupWish& wish, const std::string& reason, TimeNs now_ns
   return begun;
 }
 
-// Returns the load of units if all replicas have an equal share of it, with the longest sequence of
-// these units.
-Load Fleet::load_of(std::span<const Unit> units, const Load& one) {
+// Returns the load of candidates if all replicas have an equal share of it, with the longest
+// sequence of these candidates.
+Load Fleet::load_of(std::span<const Weighed> candidates, const Load& one) {
   double replicas = 0;
-  for (const Unit& unit : units) {
-    replicas += unit.replicas;
+  for (const Weighed& candidate : candidates) {
+    replicas += candidate.replicas;
   }
   Load load = share_of(one, replicas);
   load.largest_tokens = load.largest_left_tokens = 0;
-  for (const Unit& unit : units) {
-    keep_longest(unit.view.load, load);
+  for (const Weighed& candidate : candidates) {
+    keep_longest(candidate.view.load, load);
   }
   return load;
 }
 
-// Predicts the time in which two units become one: devices drop what moves no KV between two steps,
-// and exchange a half of the KV in use, of some layers between two steps.
+// Predicts the time in which two candidates become one: devices drop what moves no KV between two
+// steps, and exchange a half of the KV in use, of some layers between two steps.
 double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
   const GroupConfig& config = grouping_.config();
   const double kv_bytes = load.context_tokens / config.form.kv.block_tokens *
@@ -214,28 +216,28 @@ double Fleet::seconds_to_part(const FormView& view, GroupBy by, const Load& load
 
 // Returns how a group's homes would serve, at the speed that their own steps have taught: what a
 // group's steps teach is also how far its sums are from what is assumed of them.
-Way Fleet::as_homes(const Unit& unit, const Load& load, TimeNs now_ns) const {
-  const Group& group = grouping_.group(ReplicaId{static_cast<std::int32_t>(unit.index)});
+Way Fleet::as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns) const {
+  const Group& group = grouping_.group(ReplicaId{static_cast<std::int32_t>(candidate.index)});
   const FormView home = *group.first->form_view(now_ns);
   Way way = home.way;
-  way.units = kHomes;
-  way.course.from = unit.view.way.course.to;
+  way.engines = kHomes;
+  way.course.from = candidate.view.way.course.to;
   way.course.from.kv_blocks /= kHomes;
   way.course.seconds = seconds_to_part(home, group.by, load);
   way.course.seconds_back = seconds_to_group(home, load);
   return way;
 }
 
-// Returns how two units like this one would serve as a group; nothing if they cannot.
-std::optional<Way> Fleet::as_group(const Unit& unit, GroupBy by, const Load& load) const {
+// Returns how two candidates like this one would serve as a group; nothing if they cannot.
+std::optional<Way> Fleet::as_group(const Weighed& candidate, GroupBy by, const Load& load) const {
   const GroupConfig& config = grouping_.config();
-  const Form home = joined_form(*stations_[unit.index].engine->form(), 1);
+  const Form home = joined_form(*stations_[candidate.index].engine->form(), 1);
   const Result<Form> wide = divided_form(home, kHomes, by);
   if (!wide.ok()) {
     return std::nullopt;
   }
   const EngineConfig engine = config.wide_engine(*wide);
-  Way way = unit.view.way;
+  Way way = candidate.view.way;
   if (engine.step_cost.is_known()) {
     way.speed = way.speed.at_cost(engine.step_cost, engine.path_cost);
   }
@@ -243,25 +245,25 @@ std::optional<Way> Fleet::as_group(const Unit& unit, GroupBy by, const Load& loa
   way.serving.steps_in_flight = engine.scheduler.steps_in_flight;
   way.course.from.kv_blocks *= kHomes;
   way.course.to.kv_blocks = static_cast<double>(most_kv_blocks(config, *wide));
-  way.course.seconds = seconds_to_group(unit.view, load);
-  way.course.seconds_back = seconds_to_part(unit.view, by, load);
+  way.course.seconds = seconds_to_group(candidate.view, load);
+  way.course.seconds_back = seconds_to_part(candidate.view, by, load);
   return way;
 }
 
-// Makes one group of two units if that pays. Returns false if it does not.
-bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) {
-  const auto two = two_to_weigh(units);
+// Makes one group of two candidates if that pays. Returns false if it does not.
+bool Fleet::group_two(std::vector<Weighed>& candidates, const Load& one, TimeNs now_ns) {
+  const auto two = two_to_weigh(candidates);
   if (!two) {
     return false;
   }
-  const Unit& unit = two->front();
-  const Engine& engine = *stations_[unit.index].engine;
+  const Weighed& candidate = two->front();
+  const Engine& engine = *stations_[candidate.index].engine;
   const Load load = load_of(*two, one);
   const auto of_two = [&](Way way) {
-    way.units = kHomes;
+    way.engines = kHomes;
     return outlook_of(way, load, false);
   };
-  const Outlook stay = of_two(unit.view.way);
+  const Outlook stay = of_two(candidate.view.way);
   if (stay.serves && stay.cost < kLeastLate) {
     return false;  // no way saves a request
   }
@@ -272,7 +274,7 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
   std::vector<GroupBy> ways;
   std::vector<Outlook> groups;
   for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
-    if (const auto way = is_joint(by) ? as_group(unit, by, load) : std::nullopt) {
+    if (const auto way = is_joint(by) ? as_group(candidate, by, load) : std::nullopt) {
       ways.push_back(by);
       groups.push_back(outlook_of(*way, load, false));
     }
@@ -282,7 +284,7 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
     return false;
   }
   GroupWish wanted{.groups = {{}}, .by = ways[*chosen]};
-  for (const Unit& one_of : *two) {
+  for (const Weighed& one_of : *two) {
     const std::vector<ReplicaId> replicas =
         grouping_.replicas_of(ReplicaId{static_cast<std::int32_t>(one_of.index)});
     wanted.groups.front().insert(wanted.groups.front().end(), replicas.begin(), replicas.end());
@@ -294,32 +296,34 @@ bool Fleet::group_two(std::vector<Unit>& units, const Load& one, TimeNs now_ns) 
               now_ns);
 }
 
-// Returns two units of equal size and form that could become one: of the smallest size, the one
-// with the longest sequence if its KV does not hold that, else the one where most requests wait;
-// and the least loaded of the others. Groups by layers stay as they are, because their devices do
-// not join others.
-std::optional<std::vector<Fleet::Unit>> Fleet::two_to_weigh(std::vector<Unit>& units) const {
-  std::erase_if(units, [this](const Unit& unit) {
-    return !stations_[unit.index].engine->form_at_rest() || serves_by_layers(unit.index);
+// Returns two candidates of equal size and form that could become one: of the smallest size, the
+// one with the longest sequence if its KV does not hold that, else the one where most requests
+// wait; and the least loaded of the others. Groups by layers stay as they are, because their
+// devices do not join others.
+std::optional<std::vector<Fleet::Weighed>> Fleet::two_to_weigh(
+    std::vector<Weighed>& candidates) const {
+  std::erase_if(candidates, [this](const Weighed& candidate) {
+    return !stations_[candidate.index].engine->form_at_rest() || serves_by_layers(candidate.index);
   });
-  const auto lacks = [](const Unit& unit) {
-    return std::max(0.0, unit.view.load.largest_tokens - unit.view.way.course.to.kv_blocks *
-                                                             unit.view.way.serving.block_tokens);
+  const auto lacks = [](const Weighed& candidate) {
+    return std::max(
+        0.0, candidate.view.load.largest_tokens -
+                 candidate.view.way.course.to.kv_blocks * candidate.view.way.serving.block_tokens);
   };
-  const auto form_of = [this](const Unit& unit) {
-    return joined_form(*stations_[unit.index].engine->form(), 1);
+  const auto form_of = [this](const Weighed& candidate) {
+    return joined_form(*stations_[candidate.index].engine->form(), 1);
   };
-  std::sort(units.begin(), units.end(), [&](const Unit& a, const Unit& b) {
+  std::sort(candidates.begin(), candidates.end(), [&](const Weighed& a, const Weighed& b) {
     return std::tuple(a.replicas, -lacks(a), -a.view.load.waiting.prompts, a.index) <
            std::tuple(b.replicas, -lacks(b), -b.view.load.waiting.prompts, b.index);
   });
-  for (auto first = units.begin(); first != units.end(); ++first) {
-    std::optional<Unit> second;
-    const auto busy = [](const Unit& unit) {
-      return unit.view.load.waiting.prompts + unit.view.load.admitted.prompts +
-             unit.view.load.decoding;
+  for (auto first = candidates.begin(); first != candidates.end(); ++first) {
+    std::optional<Weighed> second;
+    const auto busy = [](const Weighed& candidate) {
+      return candidate.view.load.waiting.prompts + candidate.view.load.admitted.prompts +
+             candidate.view.load.decoding;
     };
-    for (auto other = std::next(first); other != units.end(); ++other) {
+    for (auto other = std::next(first); other != candidates.end(); ++other) {
       if (other->replicas == first->replicas && form_of(*other) == form_of(*first) &&
           (!second || busy(*other) < busy(*second))) {
         second = *other;

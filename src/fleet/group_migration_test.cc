@@ -69,8 +69,10 @@ TEST(GroupMigration, AReplicaThatDoesNotServeAloneOrChangesIsRefused) {
   const auto refusal = [&](int from, int to) {
     return refusal_of(scene.fleet->migrate(ReplicaId{from}, ReplicaId{to}, 1, scene.now_ns));
   };
-  EXPECT_EQ(refusal(0, 2), "replica 0 is being grouped or parted: ask again when that has ended");
-  EXPECT_EQ(refusal(2, 1), "replica 1 is being grouped or parted: ask again when that has ended");
+  EXPECT_EQ(refusal(0, 2),
+            "replica 0 is joining or leaving a group: ask again when that has ended");
+  EXPECT_EQ(refusal(2, 1),
+            "replica 1 is joining or leaving a group: ask again when that has ended");
   for (int i = 0; i < 200 && scene.changing(); ++i) {
     scene.ready();
     work_all(scene, 1);

@@ -81,7 +81,7 @@ std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) co
   return groups;
 }
 
-// From now on the groups that there are are wanted.
+// Makes the groups that exist the wanted ones.
 void Grouping::keep_groups() {
   wanted_.clear();
   const Shapes now = shapes();
@@ -305,7 +305,7 @@ Result<Regroup> Grouping::rest_of_running(Shapes& shapes) const {
     return morph.error();
   }
   if (together) {
-    shapes[index(group.homes.front())].push_back({group.homes, group.by, group.home, group.wide});
+    shapes[index(group.homes.front())].push_back(group);
   }
   return Regroup{group.homes, group.by, together, *std::move(morph)};
 }
@@ -380,7 +380,7 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
     }
     running_ = std::make_unique<Regrouping>(
         config_, stations_, sink_,
-        Group{.homes = change.homes, .by = change.by, .home = {}, .wide = {}, .first = nullptr},
+        Group{{.homes = change.homes, .by = change.by, .home = {}, .wide = {}}, nullptr},
         std::move(forms));
   } else {
     running_ = std::make_unique<Regrouping>(config_, stations_, sink_, std::move(nested.back()));

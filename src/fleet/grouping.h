@@ -21,7 +21,7 @@ namespace protean {
 
 // The groups of a fleet: which replicas serve as one, which shall, and the changes from one to the
 // other, one at a time. A wish may come at any moment: a change under way then turns if the wish
-// asks for the contrary. If a change fails, the groups that there are then are wanted.
+// asks for the contrary. If a change fails, the groups that exist then become the wanted ones.
 // Single-threaded; all that it refers to must outlive it.
 class Grouping {
  public:
@@ -110,14 +110,7 @@ class Grouping {
     GroupBy by = GroupBy::kShards;
     bool together = true;
   };
-  // A group without its engines, for looking ahead.
-  struct Shape {
-    Replicas homes;
-    GroupBy by = GroupBy::kShards;
-    Form home;
-    Form wide;
-    std::int64_t shrunk_from = 0;  // as in Group
-  };
+  using Shape = GroupShape;                        // a group without its engines, to look ahead
   using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
 
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }

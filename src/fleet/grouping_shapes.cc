@@ -9,11 +9,9 @@
 namespace protean {
 
 Grouping::Shapes Grouping::shapes() const {
-  Shapes shapes(groups_.size());
-  for (std::size_t first = 0; first < groups_.size(); ++first) {
-    for (const Group& group : groups_[first]) {
-      shapes[first].push_back({group.homes, group.by, group.home, group.wide});
-    }
+  Shapes shapes;
+  for (const std::vector<Group>& nested : groups_) {
+    shapes.emplace_back(nested.begin(), nested.end());
   }
   return shapes;
 }
@@ -59,14 +57,7 @@ Status Grouping::check_shrink(Shape shape) const {
   if (shape.shrunk_from == 0) {
     return {};
   }
-  for (const ReplicaId home : shape.homes) {
-    const Station& station = stations_[index(home)];
-    Status room = check_room(*station.engine, home, shape.home.kv.blocks, false);
-    if (!room.ok() && !station.parked) {
-      return room;
-    }
-  }
-  return check_gain(config_, shape.wide, std::ssize(shape.homes) * shape.shrunk_from);
+  return check_shrunk(config_, stations_, shape, false);
 }
 
 // Returns the form that a replica or group becomes part of a group with, which may have more KV

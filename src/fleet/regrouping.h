@@ -64,14 +64,13 @@ Form wide_form(const GroupConfig& config, const Form& home, int homes, GroupBy b
 // Returns true if a policy weighs groups against lower precision.
 bool weighs(const GroupConfig& config);
 
-// Replicas that serve as one, with what they need to part again.
-struct Group {
+// Which replicas serve as one, and how.
+struct GroupShape {
   std::vector<ReplicaId> homes;  // each a replica, or a group named by its first one
   GroupBy by = GroupBy::kShards;
-  Form home;                      // of each home
-  Form wide;                      // of the group when it was formed; its KV never is smaller
-  std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
-  std::int64_t shrunk_from = 0;   // KV blocks of each home before they shrank, if they did
+  Form home;                     // of each home
+  Form wide;                     // of the group when it was formed; its KV never is smaller
+  std::int64_t shrunk_from = 0;  // KV blocks of each home before they shrank, if they did
 
   // KV blocks that the homes have together without the group.
   std::int64_t blocks_apart() const {
@@ -79,13 +78,20 @@ struct Group {
   }
 };
 
+// Replicas that serve as one, with what they need to part again.
+struct Group : GroupShape {
+  std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
+};
+
 // Refuses to shrink a replica's KV to so many blocks for a group: its form never changes, a request
 // needs more, or more are in use. The latter only if no request may be preempted.
 Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt);
 
-// Refuses a group of this form, for which KV shrinks, if it would have no more KV blocks than its
+// Refuses a group for which the KV of its homes shrinks, by check_room() of each home that serves
+// now. Unless an operator `insists`, also refuses one that would have no more KV blocks than its
 // homes had before.
-Status check_gain(const GroupConfig& config, const Form& wide, std::int64_t before);
+Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stations,
+                    const GroupShape& group, bool insists);
 
 // Takes replicas to one group, or a group to its replicas, while their requests go on (AMOEBA
 // section 3.2, KunServe section 4). At each moment the devices hold a legal form; the direction may

@@ -57,9 +57,18 @@ Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, 
                           replica.value, blocks, used);
 }
 
-Status check_gain(const GroupConfig& config, const Form& wide, std::int64_t before) {
-  const std::int64_t most = most_kv_blocks(config, wide);
-  return most > before
+Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stations,
+                    const GroupShape& group, bool insists) {
+  for (const ReplicaId home : group.homes) {
+    const Station& station = stations[static_cast<std::size_t>(home.value)];
+    Status room = check_room(*station.engine, home, group.home.kv.blocks, insists);
+    if (!room.ok() && !station.parked) {
+      return room;
+    }
+  }
+  const std::int64_t most = most_kv_blocks(config, group.wide);
+  const std::int64_t before = group.blocks_apart();
+  return insists || most > before
              ? Status()
              : make_error(ErrorCode::kExhausted,
                           "the group would have {} KV blocks, and its replicas have {} together",
@@ -77,19 +86,17 @@ std::int64_t Regrouping::preemptions() const {
 // Lets the KV of all homes shrink between two steps. Returns why it cannot. Sequences that run are
 // preempted only if an operator asks for the group.
 std::optional<Error> Regrouping::shrink_homes(std::int64_t blocks) {
-  const bool insists = parts_ == Parts::kAtOnce;
-  Form home_form = group_.home;
-  home_form.kv.blocks = blocks;
-  const Form wide = divided_form(home_form, static_cast<int>(count()), group_.by).value();
-  if (Status gain = check_gain(config_, wide, group_.blocks_apart()); !insists && !gain.ok()) {
-    return gain.error();
+  GroupShape shrunk{.homes = group_.homes,
+                    .by = group_.by,
+                    .home = group_.home,
+                    .wide = {},
+                    .shrunk_from = group_.home.kv.blocks};
+  shrunk.home.kv.blocks = blocks;
+  shrunk.wide = divided_form(shrunk.home, static_cast<int>(count()), group_.by).value();
+  if (Status may = check_shrunk(config_, stations_, shrunk, parts_ == Parts::kAtOnce); !may.ok()) {
+    return may.error();
   }
-  for (std::size_t home = 0; home < count(); ++home) {
-    if (Status room = check_room(engine(home), group_.homes[home], blocks, insists); !room.ok()) {
-      return room.error();
-    }
-  }
-  group_.shrunk_from = group_.home.kv.blocks;
+  group_.shrunk_from = shrunk.shrunk_from;
   wait_.preemptions = preemptions();
   hold_all();  // so that no request takes the blocks to which others move
   for (std::size_t home = 0; home < count(); ++home) {

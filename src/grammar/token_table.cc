@@ -109,10 +109,6 @@ TokenTable::TokenTable(SortedTokens sorted, int vocab, std::vector<TokenId> stop
   }
 }
 
-bool TokenTable::is_stop(TokenId id) const {
-  return std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end();
-}
-
 std::string_view TokenTable::bytes(TokenId id) const {
   if (id < 0 || id >= vocab_) {
     return {};

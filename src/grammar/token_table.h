@@ -24,7 +24,6 @@ class TokenTable {
   int vocab() const { return vocab_; }
   std::size_t mask_words() const { return token_mask_words(vocab_); }
   const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
-  bool is_stop(TokenId id) const;
   std::string_view bytes(TokenId id) const;  // empty for special tokens and unknown ids
   const TokenTrie& all() const { return all_; }
   // The tokens that are not plain.

@@ -134,9 +134,6 @@ Status ResponseReader::finish() {
 bool ResponseReader::started() const {
   return parser_->got_some() || !pending_.empty();
 }
-bool ResponseReader::has_header() const {
-  return parser_->is_header_done();
-}
 bool ResponseReader::done() const {
   return parser_->is_done();
 }

@@ -29,7 +29,6 @@ class ResponseReader {
   Status finish();
 
   bool started() const;  // at least one byte was fed
-  bool has_header() const;
   bool done() const;
   int status() const;
   bool keep_alive() const;                  // the connection can be used again after done()

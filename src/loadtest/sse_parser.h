@@ -23,9 +23,6 @@ class SseParser {
   // Returns false if an event was larger than allowed, and then for ever.
   bool feed(std::string_view bytes, const Sink& sink);
 
-  // Returns true if the last event was not ended by an empty line.
-  bool has_unfinished_event() const { return has_data_ || !line_.empty(); }
-
  private:
   void take_line(std::string_view line, const Sink& sink);
 

@@ -63,11 +63,9 @@ void add_devices(const ModelOptions& options, const DeviceGroup& group, const Ma
   const auto count = std::ssize(group.devices);
   const std::vector<std::int64_t> memory = memory_of_devices(group, machine);
   for (std::size_t i = 0; i < group.devices.size(); ++i) {
-    const CpuShare& cpus = group.devices[i].cpus;
-    sizing.devices.push_back({.id = DeviceId{static_cast<std::int32_t>(i)},
-                              .memory_bytes = memory[i],
-                              .cores = cpus.threads});
-    sizing.cpus.push_back(cpus);
+    sizing.devices.push_back(
+        {.id = DeviceId{static_cast<std::int32_t>(i)}, .memory_bytes = memory[i]});
+    sizing.cpus.push_back(group.devices[i].cpus);
   }
   sizing.warnings.insert(sizing.warnings.end(), group.warnings.begin(), group.warnings.end());
   const CpuShare& first = group.devices.front().cpus;

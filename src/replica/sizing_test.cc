@@ -20,7 +20,6 @@ TEST(Sizing, DefaultsHoldEverySequenceAtFullLength) {
   EXPECT_EQ(sizing->max_model_len, 1024);
   EXPECT_EQ(sizing->form.kv.blocks, 10 * 1024 / 16);
   EXPECT_EQ(sizing->kv_bytes, 10 * 1024 * kKiB);
-  EXPECT_EQ(sizing->devices.front().cores, 3);
   EXPECT_EQ(sizing->cpus.front().threads, 3);
   EXPECT_EQ(sizing->cpus.front().where.cpus, (std::vector{0, 1, 2}));
   EXPECT_TRUE(sizing->warnings.empty());
