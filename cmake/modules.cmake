@@ -76,6 +76,9 @@ set(PROTEAN_LONG_TESTS device_test fleet_test reference_test replica_test sim_te
 function(protean_add_test target)
   add_test(NAME ${target} COMMAND ${target})
   set_tests_properties(${target} PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} TIMEOUT 600)
+  if(PROTEAN_SANITIZE)
+    set_tests_properties(${target} PROPERTIES ENVIRONMENT PROTEAN_SANITIZED=1)  # base/repetitions_for_test.h
+  endif()
   if(target IN_LIST PROTEAN_LONG_TESTS)
     set_tests_properties(${target} PROPERTIES COST 1)
   endif()
