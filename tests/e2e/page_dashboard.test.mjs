@@ -237,10 +237,11 @@ describe('the dashboard', () => {
     await page.context().close();
   });
 
-  it('holds ten dashboards at once, which leave nothing behind', async () => {
+  it('holds many dashboards at once, which leave nothing behind', async () => {
     await server.idleMetrics();
     const files = server.openFiles();
-    const pages = await Promise.all(Array.from({ length: 10 }, () => openPage(browser, `${server.admin}/dashboard`)));
+    const count = process.env.LOAD_MEMORY === 'any' ? 3 : 10;  // Chromium takes most of the time
+    const pages = await Promise.all(Array.from({ length: count }, () => openPage(browser, `${server.admin}/dashboard`)));
     await Promise.all(pages.map(live));
     await want(server, { layers: 'w8' });
     await Promise.all(pages.map((page) => page.locator('.memory .form', { hasText: 'all 16 layers w8' }).waitFor()));
