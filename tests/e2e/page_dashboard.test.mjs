@@ -31,8 +31,8 @@ async function startForm(cache, ...flags) {
 const want = (server, wish) => fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify(wish) }).then((r) => r.json());
 const live = (page) => page.getByText('Live', { exact: true }).waitFor();
 
-// Reads the live stream with fetch until `enough` of its events.
-async function watch(server, enough) {
+// Reads the live stream with fetch until `enough` of its events. Calls `begun` at the first one.
+async function watch(server, enough, begun) {
   const abort = new AbortController();
   const response = await fetch(`${server.admin}/admin/events`, { signal: abort.signal });
   const events = [];
@@ -44,6 +44,7 @@ async function watch(server, enough) {
       text = text.slice(end + 2);
       if (event) events.push({ event, data: JSON.parse(data), bytes: data.length });
     }
+    if (events.length > 0) begun();
     if (enough(events)) break;
   }
   abort.abort();
@@ -133,8 +134,10 @@ describe('the dashboard', () => {
   it('streams small deltas, and nothing while nothing happens', async () => {
     await server.idleMetrics();
     await sleep(600);
-    const done = watch(server, (events) => events.some(({ event, data }) => event === 'point' && data.point.running === 3));
-    await sleep(100);
+    let done;
+    await new Promise((begun) => {
+      done = watch(server, (events) => events.some(({ event, data }) => event === 'point' && data.point.running === 3), begun);
+    });
     await Promise.all([1, 2, 3].map(() => complete(server, { max_tokens: 400 })));
     const events = await done;
     assert.equal(events[0].event, 'hello');
