@@ -72,8 +72,8 @@ function(protean_module name)
   endif()
 endfunction()
 
-# These take longest. They start first, so that none is left to run alone at the end.
-set(PROTEAN_LONG_TESTS device_test fleet_test reference_test replica_test sim_test worker_test)
+# These take longest. They start first and in this order, so that none is left to run alone at the end.
+set(PROTEAN_LONG_TESTS replica_test sim_test worker_test reference_test device_test control_test fleet_test)
 
 # Tests run in the source folder and find data through base/test_data.h.
 function(protean_add_test target)
@@ -82,7 +82,9 @@ function(protean_add_test target)
   if(PROTEAN_SANITIZE)
     set_tests_properties(${target} PROPERTIES ENVIRONMENT PROTEAN_SANITIZED=1)  # base/repetitions_for_test.h
   endif()
-  if(target IN_LIST PROTEAN_LONG_TESTS)
-    set_tests_properties(${target} PROPERTIES COST 1)
+  list(FIND PROTEAN_LONG_TESTS ${target} place)
+  if(place GREATER -1)
+    math(EXPR cost "10 - ${place}")
+    set_tests_properties(${target} PROPERTIES COST ${cost})
   endif()
 endfunction()
