@@ -10,6 +10,9 @@ string(JOIN "|" PROTEAN_ALONE "jinja/text_methods" "worker/sampler_test")
 set(PROTEAN_COMPUTES base chat control cost device engine fleet grammar jinja model quality quant scheduler sim
                      tokenizer trace worker)
 set(PROTEAN_TESTS_COMPUTE chat control device engine fleet jinja scheduler sim tokenizer)
+if(PROTEAN_SANITIZE STREQUAL "thread")  # under which few tests run, and none that computes with these
+  list(REMOVE_ITEM PROTEAN_COMPUTES chat grammar jinja quality sim trace)
+endif()
 
 # In a release these have -O3, because of their loops, and all else -O2, which compiles sooner.
 set(PROTEAN_LOOPS device model quality quant tokenizer worker)
@@ -58,6 +61,9 @@ function(protean_module name)
     if(NOT PROTEAN_SANITIZE OR name IN_LIST PROTEAN_TESTS_COMPUTE)
       target_compile_options(${name}_test PRIVATE -O1)  # what is tested is optimised; a test need not be
     endif()
+    if(PROTEAN_SANITIZE)
+      target_compile_options(${name}_test PRIVATE -g0)  # a report says which test it is
+    endif()
     protean_add_test(${name}_test)
   endif()
   if(PROTEAN_FUZZ)
@@ -69,14 +75,19 @@ function(protean_module name)
   endif()
 endfunction()
 
-# These take longest. They start first, so that none is left to run alone at the end.
-set(PROTEAN_LONG_TESTS device_test fleet_test reference_test replica_test sim_test worker_test)
+# These take longest. They start first and in this order, so that none is left to run alone at the end.
+set(PROTEAN_LONG_TESTS replica_test sim_test worker_test reference_test device_test control_test fleet_test)
 
 # Tests run in the source folder and find data through base/test_data.h.
 function(protean_add_test target)
   add_test(NAME ${target} COMMAND ${target})
   set_tests_properties(${target} PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} TIMEOUT 600)
-  if(target IN_LIST PROTEAN_LONG_TESTS)
-    set_tests_properties(${target} PROPERTIES COST 1)
+  if(PROTEAN_SANITIZE)
+    set_tests_properties(${target} PROPERTIES ENVIRONMENT PROTEAN_SANITIZED=1)  # base/repetitions_for_test.h
+  endif()
+  list(FIND PROTEAN_LONG_TESTS ${target} place)
+  if(place GREATER -1)
+    math(EXPR cost "10 - ${place}")
+    set_tests_properties(${target} PROPERTIES COST ${cost})
   endif()
 endfunction()

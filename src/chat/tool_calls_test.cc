@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "base/repetitions_for_test.h"
 #include "chat/tool_calls_for_test.h"
 
 namespace protean {
@@ -374,7 +375,7 @@ std::string random_text(std::mt19937& random, bool marks, bool tagged) {
 TEST_P(RandomTexts, any_cut_gives_the_same) {
   std::mt19937 random(7);
   int with_calls = 0;
-  for (int round = 0; round < 15'000; ++round) {
+  for (int round = 0; round < repetitions(15'000); ++round) {
     const std::string text = random_text(random, false, tagged());
     const std::string whole = parse_in_pieces(GetParam(), text, {text.size() + 1});
     std::vector<std::size_t> lengths;
@@ -383,12 +384,12 @@ TEST_P(RandomTexts, any_cut_gives_the_same) {
     ASSERT_EQ(parse_in_pieces(GetParam(), text, {1}), whole) << text;
     with_calls += whole.find("«") != std::string::npos;
   }
-  EXPECT_GT(with_calls, 100);
+  EXPECT_GT(with_calls, repetitions(100));
 }
 
 TEST_P(RandomTexts, nothing_is_lost) {
   std::mt19937 random(8);
-  for (int round = 0; round < 15'000; ++round) {
+  for (int round = 0; round < repetitions(15'000); ++round) {
     const std::string text = random_text(random, true, tagged());
     const std::string out = parse_in_pieces(GetParam(), text, {4});
     for (int mark = 0;; ++mark) {

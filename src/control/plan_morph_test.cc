@@ -6,6 +6,7 @@
 #include <array>
 #include <random>
 
+#include "base/repetitions_for_test.h"
 #include "control/scene_for_test.h"
 
 namespace protean {
@@ -97,7 +98,7 @@ class PlanMorph : public ::testing::Test {
 };
 
 TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < repetitions(500); ++i) {
     bounds_ = bounds_for_test(2 + static_cast<int>(random_() % 20),
                               0.01 + 0.1 * static_cast<double>(random_() % 9));
     const Form from = random_form();
@@ -123,7 +124,7 @@ TEST_F(PlanMorph, EveryPrefixOfAnyMorphIsSound) {
 TEST_F(PlanMorph, NoPageHasToBeKeptFreeIfKvHasPagesToLend) {
   int planned = 0;
   int lent = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < repetitions(300); ++i) {
     bounds_ = bounds_for_test(2 + static_cast<int>(random_() % 20),
                               0.05 + 0.1 * static_cast<double>(random_() % 8));
     PageBudget& budget = bounds_.budget;
@@ -168,8 +169,8 @@ TEST_F(PlanMorph, NoPageHasToBeKeptFreeIfKvHasPagesToLend) {
       FAIL() << to_string(from) << "\n" << to_string(to);
     }
   }
-  EXPECT_GT(planned, 200);
-  EXPECT_GT(lent, 50);
+  EXPECT_GT(planned, repetitions(200));
+  EXPECT_GT(lent, repetitions(50));
 }
 
 // A group has more blocks than one of its devices could have alone, and its morphs use them all.
@@ -202,7 +203,7 @@ TEST_F(PlanMorph, MorphsOfGroupsAreAsSound) {
 
 TEST_F(PlanMorph, SoAreThoseOfTheEmbeddingsWhereTheCacheHasPagesToLend) {
   int swapped = 0;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < repetitions(200); ++i) {
     Form from = random_form();
     Form to = random_form();
     from.embeddings = random_() % 2 == 0 ? Precision::kW8 : Precision::kBf16;
@@ -223,7 +224,7 @@ TEST_F(PlanMorph, SoAreThoseOfTheEmbeddingsWhereTheCacheHasPagesToLend) {
     EXPECT_EQ(swaps_embeddings(*morph), from.embeddings != to.embeddings);
     swapped += from.embeddings != to.embeddings ? 1 : 0;
   }
-  EXPECT_GT(swapped, 50);
+  EXPECT_GT(swapped, repetitions(50));
 }
 
 // Alone, without layers that make room.

@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "base/repetitions_for_test.h"
 #include "fleet/group_scene_for_test.h"
 
 namespace protean {
@@ -217,8 +218,8 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
   std::int64_t moved = 0;
   std::int64_t preemptions = 0;
   std::int64_t hits = 0;
-  for (unsigned seed = 0; seed < 60; ++seed) {
-    std::mt19937 random(seed);
+  for (int seed = 0; seed < repetitions(60); ++seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
     const auto below = [&](int limit) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
     };
@@ -273,12 +274,12 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
     }
     ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
   }
-  EXPECT_GT(together, 200);
-  EXPECT_GT(apart, 200);
-  EXPECT_GT(turned, 50);
-  EXPECT_GT(moved, 500);
-  EXPECT_GT(preemptions, 100);
-  EXPECT_GT(hits, 1'000);
+  EXPECT_GT(together, repetitions(200));
+  EXPECT_GT(apart, repetitions(200));
+  EXPECT_GT(turned, repetitions(50));
+  EXPECT_GT(moved, repetitions(500));
+  EXPECT_GT(preemptions, repetitions(100));
+  EXPECT_GT(hits, repetitions(1'000));
 }
 
 TEST(Regrouping, AnOperatorsFormIsOneInTheGroupAndAfterIt) {

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <random>
 
+#include "base/repetitions_for_test.h"
+
 namespace protean::hub {
 namespace {
 
@@ -47,7 +49,7 @@ TEST_F(BlobFileTest, DigestsAreThoseOfGitAndOfSha256) {
 // Whatever the places at which writers stop, the file and its digest end the same.
 TEST_F(BlobFileTest, GoesOnWhereverAWriterStopped) {
   std::mt19937 random(1);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < repetitions(20); ++round) {
     std::string contents(random() % 1'500'000, '\0');
     for (char& c : contents) {
       c = static_cast<char>(random());

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/repetitions_for_test.h"
 #include "base/test_data.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/tokenizer.h"
@@ -204,7 +205,8 @@ TEST(Encode, EncodesAMegabyteOfOneLetter) {
     const auto tokenizer = load_tokenizer(test_data(name));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
     for (const char letter : {'a', ' ', '!'}) {
-      const std::string text(letter == 'a' ? 1 << 20 : 1 << 16, letter);
+      const int length = repetitions(letter == 'a' ? 1 << 20 : 1 << 16);
+      const std::string text(static_cast<std::size_t>(length), letter);
       EXPECT_EQ(decode(**tokenizer, (*tokenizer)->encode(text, {})), text);
     }
   }

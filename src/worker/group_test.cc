@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/repetitions_for_test.h"
 #include "cost/pages.h"
 #include "model/synthetic_checkpoint.h"
 #include "worker/cpu_worker.h"
@@ -405,7 +406,7 @@ TEST(Group, ManyStepsInFlightStayApartAndInOrder) {
   const std::vector<float> expected = answers_of_many_steps(alone);
   for (const GroupCase& group : groups()) {
     GroupScene scene(spec, group, 4, {Precision::kBf16});
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < repetitions(3); ++i) {
       EXPECT_EQ(answers_of_many_steps(scene), expected) << group.name;
     }
   }

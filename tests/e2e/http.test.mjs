@@ -410,7 +410,7 @@ describe('the end', { skip }, () => {
     const running = Array.from({ length: 8 }, () => ask(server, 450));
     for (let all = new Map(); !(all.get('vllm:num_requests_waiting') > 0);) all = await server.metrics();
     server.process.kill('SIGTERM');
-    await sleep(20);
+    while ((await fetch(`${server.url}/health`)).status === 200);  // two signals at once would be one
     server.process.kill('SIGTERM');
     const ends = await Promise.all(running);
     assert.ok(ends.some(([, events]) => events.includes('shutting down')));

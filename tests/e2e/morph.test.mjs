@@ -12,7 +12,9 @@ import { writeRandomModel } from './random_model.mjs';
 import { storm } from './storm.mjs';
 import { builtin, parseMetrics, program, Server, sleep } from './server.mjs';
 
-it('keeps the KV cache as large as at the start with --no-morph-kv', async () => {
+const noThreads = process.env.ONLY_THREADS ? 'other tests here have the same threads' : false;
+
+it('keeps the KV cache as large as at the start with --no-morph-kv', { skip: noThreads }, async () => {
   const cache = mkdtempSync(join(tmpdir(), 'protean-morph-'));
   const server = await startForm(cache, {}, '--no-morph-kv');
   try {
@@ -321,7 +323,7 @@ describe('a morph that fails', () => {
   });
 
   const mayMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', tmpdir()]).status === 0;
-  const skip = mayMount ? false : 'may not mount a disk of its own';
+  const skip = mayMount ? noThreads : 'may not mount a disk of its own';
   it('goes on where the disk of its cache is full', { skip }, async () => {
     const onSmallDisk = join(cache, 'on_small_disk');
     writeFileSync(onSmallDisk, `#!/bin/sh
@@ -347,7 +349,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
     }
   });
 
-  it('lowers layers to weights that are multiplied with 8 bits, where that is what they may go to', async () => {
+  it('lowers layers to weights that are multiplied with 8 bits, where that is what they may go to', { skip: noThreads }, async () => {
     const fixed = await startForm(cache, {}, '--dtype', 'w4a8');
     const { embeddings: started } = (await form(fixed)).form;
     assert.equal(started, 'w8a8');
@@ -376,7 +378,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
     }
   });
 
-  it('takes the weights of a precision from a copy that was quantised in another way', async () => {
+  it('takes the weights of a precision from a copy that was quantised in another way', { skip: noThreads }, async () => {
     const text = join(cache, 'text.txt');
     writeFileSync(text, 'Once upon a time there was a man who went down to the sea to look for his boat. '.repeat(60));
     const path = writeRandomModel(join(cache, 'random'));  // as AWQ takes its time
@@ -413,7 +415,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
     }
   });
 
-  it('lowers halves of layers in the order that the profile of halves found, else of layers', async () => {
+  it('lowers halves of layers in the order that the profile of halves found, else of layers', { skip: noThreads }, async () => {
     const path = writeRandomModel(join(cache, 'profiled'), 4);
     const text = join(cache, 'text.txt');
     writeFileSync(text, 'The king had a daughter, and she was sad. '.repeat(20));
@@ -436,7 +438,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
     assert.notDeepEqual(ofHalves, ofLayers);
   });
 
-  it('serves though its cache folder is no place to write', async () => {
+  it('serves though its cache folder is no place to write', { skip: noThreads }, async () => {
     const server = await startForm('/proc/nowhere');
     try {
       await want(server, { layers: 'w8' });

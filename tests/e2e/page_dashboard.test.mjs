@@ -8,7 +8,9 @@ import { accessibilityTroubles, openBrowser, openPage, startProxy } from './brow
 import { builtin, Server, sleep } from './server.mjs';
 
 const layers = 16;
-const second = process.env.LOAD_MEMORY === 'any' ? 10_000 : 1000;  // an instrumented server is slow
+const instrumented = process.env.LOAD_MEMORY === 'any';
+const second = instrumented ? 10_000 : 1000;  // such a server is slow
+const skip = instrumented && 'other tests send the same requests';
 
 async function complete(server, fields = {}) {
   const response = await fetch(`${server.url}/v1/completions`, {
@@ -31,8 +33,8 @@ async function startForm(cache, ...flags) {
 const want = (server, wish) => fetch(`${server.admin}/admin/form`, { method: 'PUT', body: JSON.stringify(wish) }).then((r) => r.json());
 const live = (page) => page.getByText('Live', { exact: true }).waitFor();
 
-// Reads the live stream with fetch until `enough` of its events.
-async function watch(server, enough) {
+// Reads the live stream with fetch until `enough` of its events. Calls `begun` at the first one.
+async function watch(server, enough, begun) {
   const abort = new AbortController();
   const response = await fetch(`${server.admin}/admin/events`, { signal: abort.signal });
   const events = [];
@@ -44,6 +46,7 @@ async function watch(server, enough) {
       text = text.slice(end + 2);
       if (event) events.push({ event, data: JSON.parse(data), bytes: data.length });
     }
+    if (events.length > 0) begun();
     if (enough(events)) break;
   }
   abort.abort();
@@ -90,7 +93,7 @@ describe('the dashboard', () => {
     await page.context().close();
   });
 
-  it('steers: some layers, embeddings, KV, hold and release, and says what cannot be', async () => {
+  it('steers: some layers, embeddings, KV, hold and release, and says what cannot be', { skip }, async () => {
     const page = await openPage(browser, `${server.admin}/dashboard`, { viewport: { width: 1440, height: 900 } });
     await live(page);
     await want(server, { release: true });
@@ -133,8 +136,10 @@ describe('the dashboard', () => {
   it('streams small deltas, and nothing while nothing happens', async () => {
     await server.idleMetrics();
     await sleep(600);
-    const done = watch(server, (events) => events.some(({ event, data }) => event === 'point' && data.point.running === 3));
-    await sleep(100);
+    let done;
+    await new Promise((begun) => {
+      done = watch(server, (events) => events.some(({ event, data }) => event === 'point' && data.point.running === 3), begun);
+    });
     await Promise.all([1, 2, 3].map(() => complete(server, { max_tokens: 400 })));
     const events = await done;
     assert.equal(events[0].event, 'hello');
@@ -184,7 +189,7 @@ describe('the dashboard', () => {
     await page.context().close();
   });
 
-  it('is readable on a phone and in the dark', async () => {
+  it('is readable on a phone and in the dark', { skip }, async () => {
     const page = await openPage(browser, `${server.admin}/dashboard`, { viewport: { width: 360, height: 700 }, colorScheme: 'dark' });
     await live(page);
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), 'nothing is cut off');
@@ -226,7 +231,7 @@ describe('the dashboard', () => {
     proxy.close();
   });
 
-  it('says so if a recording is damaged', async () => {
+  it('says so if a recording is damaged', { skip }, async () => {
     const page = await openPage(browser, `${server.admin}/dashboard`);
     await live(page);
     await page.locator('input[type=file]').setInputFiles({ name: 'odd.jsonl', mimeType: 'text/plain', buffer: Buffer.from('{"protean_recording":1,"from":1,"to":2,"state":{"form":{}}}') });
@@ -237,10 +242,11 @@ describe('the dashboard', () => {
     await page.context().close();
   });
 
-  it('holds ten dashboards at once, which leave nothing behind', async () => {
+  it('holds many dashboards at once, which leave nothing behind', async () => {
     await server.idleMetrics();
     const files = server.openFiles();
-    const pages = await Promise.all(Array.from({ length: 10 }, () => openPage(browser, `${server.admin}/dashboard`)));
+    const count = instrumented ? 3 : 10;  // Chromium takes most of the time
+    const pages = await Promise.all(Array.from({ length: count }, () => openPage(browser, `${server.admin}/dashboard`)));
     await Promise.all(pages.map(live));
     await want(server, { layers: 'w8' });
     await Promise.all(pages.map((page) => page.locator('.memory .form', { hasText: 'all 16 layers w8' }).waitFor()));
@@ -250,7 +256,7 @@ describe('the dashboard', () => {
     assert.ok(server.openFiles() <= files, `${server.openFiles()} open files, ${files} before`);
   });
 
-  it('steers the mode and the quality floor of the policy', async () => {
+  it('steers the mode and the quality floor of the policy', { skip }, async () => {
     const page = await openPage(browser, `${server.admin}/dashboard`);
     await live(page);
     const floor = page.getByLabel('Quality floor', { exact: true });

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
 
+#include "base/repetitions_for_test.h"
 #include "base/units.h"
 #include "cost/memory.h"
 #include "tests/checkpoints/checkpoints.h"
@@ -99,7 +99,7 @@ TEST(LoadMemory, StaysWithinPackedWeightsAndOneLayer) {
     ASSERT_GT(measured.peak_bytes, measured.weight_bytes / 2) << "the child could not load";
     ASSERT_GT(measured.weight_bytes, 50 * kMiB);
     // Sanitizers keep some freed memory, and a shadow byte for eight bytes.
-    const bool sanitized = std::getenv("PROTEAN_SANITIZED") != nullptr;
+    const bool sanitized = instrumented();
     const std::int64_t slack = layer_bytes(spec, precision) +
                                (sanitized ? 12 * kMiB + measured.weight_bytes / 8 : 4 * kMiB);
     EXPECT_LE(measured.peak_bytes, measured.weight_bytes + slack)
