@@ -9,7 +9,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kMovesAtOnce = 64;  // blocks copied before a step
+constexpr std::int64_t kMovesAtOnce = 16;  // after an event
 
 }  // namespace
 
@@ -92,7 +92,7 @@ bool Engine::use_kv(std::int64_t blocks, bool insists) {
   while (!scheduler_.shrink_ready()) {
     if (auto moves = scheduler_.next_moves(kMovesAtOnce); !moves.empty()) {
       executor_.move_blocks(std::move(moves));
-      return false;  // no step waits for more copies than these
+      return false;
     }
     if (!insists || !scheduler_.preempt_for_shrink()) {
       return false;

@@ -271,6 +271,9 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
       if (Status may = check_shrink(ahead[index(change->homes.front())].back()); !may.ok()) {
         next = refused("{}", may.error().message);
       }
+    } else if (next.ok() && !insists && is_to_drop_more(wish, *change)) {
+      next = refused("the group of replica {} would have to part first, for which KV is too short",
+                     change->homes.front().value);
     }
     if (!next.ok()) {
       wanted_ = std::move(before);
@@ -288,6 +291,16 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   }
   advance(now_ns);
   return changes;
+}
+
+// Returns true if a group that has dropped layers parts although the wish asks it to drop more.
+bool Grouping::is_to_drop_more(const GroupWish& wish, const Change& change) {
+  const auto wants = [&](const Replicas& group) {
+    return group.size() > 1 &&
+           std::find(group.begin(), group.end(), change.homes.front()) != group.end();
+  };
+  return !change.together && change.by == GroupBy::kLayers && wish.by == GroupBy::kLayers &&
+         std::any_of(wish.groups.begin(), wish.groups.end(), wants);
 }
 
 // Returns what the change under way still does, and changes the shapes accordingly.

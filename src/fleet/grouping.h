@@ -127,6 +127,7 @@ class Grouping {
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   bool keeps_kv(const Shapes& shapes, const Change& change) const;
   Status check_shrink(Shape shape) const;
+  static bool is_to_drop_more(const GroupWish& wish, const Change& change);
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;
   std::vector<Wanted> wanted_after(const GroupWish& wish, bool insists) const;

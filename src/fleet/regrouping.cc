@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
-#include "cost/group_cost.h"
 #include "cost/hold_pages.h"
 
 namespace protean {
@@ -114,6 +112,7 @@ void Regrouping::turn(bool together, const std::string& why) {
 
 void Regrouping::break_up(const std::string& why) {
   const bool fetches = stage_ == Stage::kMoving && !together_;
+  parts_ = Parts::kBroken;
   turn(false, why);
   if (fetches) {  // what is under way may come from the devices that have failed now
     wait_.until_ns = 0;
@@ -121,7 +120,6 @@ void Regrouping::break_up(const std::string& why) {
   }
   news_.failure.reset();  // no attempt to form a group has failed
   record_.failure = why;
-  parts_ = Parts::kBroken;
   if (joint_) {
     join_executors();  // steps in flight are forgotten
   }
@@ -300,6 +298,9 @@ void Regrouping::plan() {
   }
   preparing_.clear();
   steps_.clear();
+  if (!together_ && grown() && no_kv_in_use()) {
+    use_kv(group_.home.kv.blocks);
+  }
   const Result<Morph> morph = plan_regroup(config_.spec, form_, target(), config_.budget);
   check(morph.ok(), "a way that was gone is open in both directions");
   steps_.assign(morph->steps.begin(), morph->steps.end());
@@ -364,6 +365,7 @@ void Regrouping::commit() {
       count_bytes(*hold, live);
     } else {
       use_kv(*kv_blocks_of(step.step) / static_cast<std::int64_t>(count()));
+      let_homes_go_on();  // requests that waited for the larger KV
     }
     if (!live.empty()) {
       config_.devices->keep(first(), std::move(live));
@@ -376,27 +378,6 @@ void Regrouping::commit() {
   preparing_.clear();
   wait_.attempts = 0;
   joint_->changing(layers, now_ns_);
-}
-
-// Counts what a step moves. `live` are the blocks of each home that move with it, if any do.
-void Regrouping::count_bytes(const HoldShards& hold,
-                             const std::vector<std::vector<BlockId>>& live) {
-  const auto sum = [](const std::vector<std::int64_t>& each) {
-    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
-  };
-  record_.weight_bytes += sum(weight_bytes_fetched(config_.spec, form_, hold));
-  if (live.empty()) {
-    return;
-  }
-  std::vector<Copy> homes(count());
-  std::vector<std::int64_t> blocks;
-  for (std::size_t device = 0; device < form_.group.size(); ++device) {
-    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
-  }
-  for (const std::vector<BlockId>& some : live) {
-    blocks.push_back(std::ssize(some));
-  }
-  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
 }
 
 void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
@@ -412,12 +393,17 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   }
   const std::string why =
       fmt::format("{} failed: {}", to_string(found->step), ready.failure->message);
+  const bool grows = together_ && std::holds_alternative<ResizeKv>(found->step);
   preparing_.erase(found);
-  news_.failure = why;
-  if (record_.failure.empty()) {
-    turn(!together_, why);
-  } else {
+  if (grows) {  // the group forms without, and its KV grows then
+    group_.wide.kv.blocks = joined_.kv.blocks;
     plan();
+    return;
+  }
+  news_.failure = why;
+  const bool turns = record_.failure.empty();
+  turns ? turn(!together_, why) : plan();
+  if (!turns || forward() != together_) {
     try_later(why, kNsPerS);
   }
 }

@@ -69,7 +69,7 @@ struct GroupShape {
   std::vector<ReplicaId> homes;  // each a replica, or a group named by its first one
   GroupBy by = GroupBy::kShards;
   Form home;                     // of each home
-  Form wide;                     // of the group when it was formed; its KV never is smaller
+  Form wide;                     // of the group when it was formed
   std::int64_t shrunk_from = 0;  // KV blocks of each home before they shrank, if they did
 
   // KV blocks that the homes have together without the group.
@@ -108,7 +108,8 @@ Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stati
 //     on with joint steps; HoldShards steps fetch what they lack, and KV that had grown shrinks
 //     before MLPs return; the steps end; part().
 //
-// A step that fails turns the direction once, and is tried again later after that. Single-threaded;
+// A step that fails turns the direction once, and is tried again later after that. If KV cannot
+// grow, the group forms without. Single-threaded;
 // all that it refers to must outlive it.
 class Regrouping {
  public:
@@ -203,6 +204,7 @@ class Regrouping {
   // can wait until its requests need less.
   bool forward() const { return together_ || (grown() && !broken()); }
   bool grown() const;
+  bool no_kv_in_use() const;
   const Form& target() const { return forward() ? group_.wide : joined_; }
 
   void settle();

@@ -1,10 +1,13 @@
-// How the KV of homes shrinks for a group, how their engines become one, and one becomes theirs
+// How the KV of homes changes its size for a group, how their engines become one, and one theirs
 // again.
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "cost/group_cost.h"
 #include "fleet/regrouping.h"
 
 namespace protean {
@@ -174,6 +177,13 @@ bool Regrouping::grown() const {
   return joint_ != nullptr && station.engine->observe().kv_blocks > group_.home.kv.blocks;
 }
 
+bool Regrouping::no_kv_in_use() const {
+  return std::all_of(group_.homes.begin(), group_.homes.end(), [this](ReplicaId home) {
+    const Station& station = stations_[static_cast<std::size_t>(home.value)];
+    return station.engine->observe().kv_blocks_used == 0;
+  });
+}
+
 // Lets the homes' engines use so many blocks each. Those that have to give up blocks have no
 // requests: they lost them with a device, or another engine has them.
 void Regrouping::use_kv(std::int64_t blocks) {
@@ -181,6 +191,27 @@ void Regrouping::use_kv(std::int64_t blocks) {
     const bool uses = engine(home).use_kv(blocks, true);
     check(uses, "homes shrink without requests");
   }
+}
+
+// Counts what a step moves. `live` are the blocks of each home that move with it, if any do.
+void Regrouping::count_bytes(const HoldShards& hold,
+                             const std::vector<std::vector<BlockId>>& live) {
+  const auto sum = [](const std::vector<std::int64_t>& each) {
+    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
+  };
+  record_.weight_bytes += sum(weight_bytes_fetched(config_.spec, form_, hold));
+  if (live.empty()) {
+    return;
+  }
+  std::vector<Copy> homes(count());
+  std::vector<std::int64_t> blocks;
+  for (std::size_t device = 0; device < form_.group.size(); ++device) {
+    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
+  }
+  for (const std::vector<BlockId>& some : live) {
+    blocks.push_back(std::ssize(some));
+  }
+  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
 }
 
 bool Regrouping::at_home_form() {
@@ -192,7 +223,9 @@ bool Regrouping::at_home_form() {
 // Takes the group's form back to the one with which it began.
 void Regrouping::shrink() {
   if (together_) {
-    (void)wide().use_kv(group_.wide.kv.blocks, false);
+    if (at_home_form()) {  // else the engine has not given up any KV that its form has
+      (void)wide().use_kv(group_.wide.kv.blocks, false);
+    }
     end();
     return;
   }
@@ -209,8 +242,16 @@ void Regrouping::shrink() {
       wait_.reason = "the group is still moving requests to or from another replica";
       return;
     }
+    if (wide().largest_need() > group_.home.kv.blocks) {
+      (void)wide().use_kv(group_.wide.kv.blocks, false);
+      wait_.reason = "a request needs more KV than a replica has";
+      return;
+    }
+    const std::int64_t before = wide().observe().preemptions_total;
     const auto blocks_apart = static_cast<std::int64_t>(count()) * group_.home.kv.blocks;
-    if (!wide().use_kv(blocks_apart, parts_ != Parts::kWithRoom)) {
+    const bool fits = wide().use_kv(blocks_apart, parts_ != Parts::kWithRoom);
+    record_.preempted += static_cast<int>(wide().observe().preemptions_total - before);
+    if (!fits) {
       wait_.reason = "requests have more KV than the replicas have";
       return;
     }
@@ -248,6 +289,7 @@ void Regrouping::divide() {
                                            parts_ != Parts::kWithRoom);
   if (!split.ok()) {
     wide().absorb(std::move(all), now_ns_);
+    (void)wide().use_kv(group_.wide.kv.blocks, false);
     wide().go_on(now_ns_);
     try_later(split.error().message, kRetryNs);
     stage_ = Stage::kShrinking;

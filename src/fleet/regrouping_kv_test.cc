@@ -53,6 +53,7 @@ TEST(Regrouping, RequestsGetTheKvOfDroppedMlpsBeforeAnyKvMoves) {
     const bool more = scene.work(0) || scene.work(1);
     ASSERT_TRUE(more) << "no request began";
   }
+  EXPECT_GT(running(), before);
   scene.settle();
   EXPECT_EQ(scene.groups(), "01");
   EXPECT_EQ(scene.sink.groups->history.front().failure, "");
@@ -87,6 +88,117 @@ TEST(Regrouping, GrownKvShrinksWhenACounterOrderComes) {
     scene.expect_all_answered();
   }
   EXPECT_GT(grown, 0);
+}
+
+// Asks for a group by layers whose requests want more KV, and goes on until that has grown. Returns
+// false if it does not grow.
+bool grow(GroupScene& scene) {
+  for (int topic = 0; topic < 10; ++topic) {
+    scene.arrive(topic, 20, 40);
+  }
+  bool goes_on = scene.want({{0, 1}}, GroupBy::kLayers).ok();
+  while (goes_on && kv_blocks(scene, 0) == scene.form.kv.blocks) {
+    goes_on = scene.ready() || scene.work(0) || scene.work(1);
+  }
+  return goes_on && attention_is_whole(scene);
+}
+
+TEST(Regrouping, ADeviceThatFailsWhileKvHasGrownTakesNoOtherWithIt) {
+  for (int moment = 0; moment < 24; ++moment) {
+    GroupScene scene({.blocks = 24, .device_timeout_ns = 10 * kNsPerS});
+    ASSERT_TRUE(grow(scene));
+    for (int i = 0; i < moment; ++i) {
+      if (i % 3 == 2) {
+        scene.ready();
+      } else {
+        scene.work(i % 3);
+      }
+    }
+    const int failing = moment % 2;
+    scene.devices.hang(ReplicaId{failing});
+    for (bool more = true; more;) {
+      more = scene.ready();
+      more = scene.work(1 - failing) || more;
+      more = more || ((scene.changing() || !scene.fleet->idle()) && scene.tick());
+    }
+    EXPECT_EQ(scene.groups(), "0 1") << moment;
+    EXPECT_EQ(kv_blocks(scene, 1 - failing), 24) << moment;
+    scene.expect_all_answered();
+  }
+}
+
+TEST(Regrouping, AGroupWhoseKvCannotGrowFormsWithout) {
+  GroupScene scene({.blocks = 24});
+  for (int topic = 0; topic < 4; ++topic) {
+    scene.arrive(topic, 20, 40);
+  }
+  const auto changes = scene.want({{0, 1}}, GroupBy::kLayers);
+  ASSERT_TRUE(changes.ok());
+  const std::vector<MorphStep>& steps = changes->front().morph.steps;
+  const auto growth = std::find_if(steps.begin(), steps.end(), [](const MorphStep& step) {
+    return std::holds_alternative<ResizeKv>(step);
+  });
+  ASSERT_NE(growth, steps.end());
+  auto before = std::distance(steps.begin(), growth);
+  while (before > 0) {
+    if (scene.ready()) {
+      --before;
+    } else {
+      const bool more = scene.work(0) || scene.work(1);
+      ASSERT_TRUE(more);
+    }
+  }
+  while (!scene.ready(0, Error{ErrorCode::kExhausted, "no page"})) {
+    const bool more = scene.work(0) || scene.work(1);
+    ASSERT_TRUE(more);
+  }
+  EXPECT_EQ(kv_blocks(scene, 0), 24);
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "01");
+  EXPECT_EQ(scene.sink.groups->history.front().failure, "");
+  EXPECT_GT(kv_blocks(scene, 0), 2 * 24) << "it grows in the group";
+  scene.expect_all_answered();
+}
+
+TEST(Regrouping, AStepThatFailsAfterKvHasGrownEndsInReplicasAllTheSame) {
+  GroupScene scene({.blocks = 24});
+  ASSERT_TRUE(grow(scene));
+  while (!scene.ready(0, Error{ErrorCode::kCorrupt, "lost"})) {
+    const bool more = scene.work(0) || scene.work(1);
+    ASSERT_TRUE(more);
+  }
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  EXPECT_NE(scene.sink.groups->history.front().failure.find("lost"), std::string::npos);
+  EXPECT_EQ(kv_blocks(scene, 0), 24);
+  EXPECT_EQ(kv_blocks(scene, 1), 24);
+  scene.expect_all_answered();
+}
+
+TEST(Regrouping, AGroupWaitsToPartForARequestThatNoReplicaHolds) {
+  GroupScene scene({.blocks = 24});
+  ASSERT_TRUE(grow(scene));
+  scene.settle();
+  scene.arrive(20, 60, 50);  // of 28 blocks in the end
+  scene.work(0);
+  for (const bool together : {false, true, false}) {
+    ASSERT_TRUE(scene
+                    .want(together ? std::vector<std::vector<int>>{{0, 1}}
+                                   : std::vector<std::vector<int>>{{0}, {1}},
+                          GroupBy::kLayers)
+                    .ok());
+    for (int i = 0; i < 8; ++i) {
+      scene.ready();
+      scene.work(0);
+    }
+    EXPECT_EQ(scene.groups(), "01");
+    EXPECT_GT(kv_blocks(scene, 0), 2 * 24);
+  }
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "0 1");
+  EXPECT_EQ(kv_blocks(scene, 0), 24);
+  EXPECT_EQ(scene.sink.groups->history.back().preempted, 0);
+  scene.expect_all_answered();
 }
 
 // The KV of a layer is larger than the weights that are dropped before it moves. So the replicas'
