@@ -176,18 +176,25 @@ void ReplicaLoader::load_now(std::size_t model) {
 
 // Models that sleep keep their claim to the memory in which they wake, and models that trade to
 // what they have got from each other and no page has taken yet. Accounts are read before pages:
-// what leaves a page meanwhile is counted.
+// what leaves a page meanwhile is counted. A model that is being loaded claims all of its memory.
 std::int64_t ReplicaLoader::claimed_bytes() const {
-  std::int64_t traded = defaults_.memory != nullptr ? defaults_.memory->claimed_bytes() : 0;
-  std::int64_t asleep = 0;
+  std::int64_t bytes = defaults_.memory != nullptr ? defaults_.memory->claimed_bytes() : 0;
   for (const Resident& resident : residents_) {
     if (resident.replicas != nullptr) {
-      traded -= resident.replicas->traded_bytes();
+      bytes -= resident.replicas->traded_bytes();
     } else if (resident.model != nullptr) {
-      asleep += memory_of(*resident.model);
+      bytes += memory_of(*resident.model);
     }
   }
-  return asleep + std::max<std::int64_t>(0, traded);
+  return std::max<std::int64_t>(0, bytes);
+}
+
+// Returns the memory that a further model may take. Models may trade between two looks, so that
+// what one of them gave is free but was not claimed before.
+std::int64_t ReplicaLoader::unclaimed_bytes() const {
+  const std::int64_t claimed = claimed_bytes();
+  const std::int64_t free = free_memory_bytes();
+  return free - std::max(claimed, claimed_bytes());
 }
 
 // Hosts a model that is not loaded.
@@ -202,8 +209,8 @@ ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
 void ReplicaLoader::deploy_now(ModelSetting setting) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
-  auto opened = plan([&, claimed = claimed_bytes()] {
-    return open_further_model(std::move(setting), open_options(), claimed);
+  auto opened = plan([&, free = unclaimed_bytes()] {
+    return open_further_model(std::move(setting), open_options(), free);
   });
   if (!opened.ok()) {
     server_.failed(name, opened.error());
@@ -235,9 +242,9 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     options.chosen = report_of_move(*before->report, wish);
   }
   // A move takes only memory that is free, so that no request ever waits for it.
-  const std::int64_t own_bytes = wish.move ? memory_of(*before) : 0;
-  auto opened = plan([&, claimed = claimed_bytes() + own_bytes] {
-    return open_for_intent(*before, wish, options, claimed);
+  const std::int64_t own_bytes = wish.move ? 0 : memory_of(*before);
+  auto opened = plan([&, free = unclaimed_bytes() + own_bytes] {
+    return open_for_intent(*before, wish, options, free);
   });
   const auto fail = [&](const Error& error) {
     placements_.failed_to_move(model, steady_now_ns());
@@ -260,7 +267,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   opened->load_s = before->load_s;  // until it is loaded
   Resident resident = open(*std::move(opened));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
-  if (memory_of(*resident.model) <= free_memory_bytes() - claimed_bytes()) {
+  if (memory_of(*resident.model) <= unclaimed_bytes()) {
     auto replicas = load_aside(resident);
     if (!replicas.ok()) {
       fail(replicas.error());

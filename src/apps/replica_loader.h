@@ -73,6 +73,7 @@ class ReplicaLoader final : public ModelLoader {
   Resident open(OpenModel model);
   void add(Resident resident);
   std::int64_t claimed_bytes() const;
+  std::int64_t unclaimed_bytes() const;
 
   Server& server_;
   const Defaults defaults_;

@@ -296,12 +296,12 @@ const std::string& name_of(const OpenModel& model) {
 }
 
 Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& options,
-                                     std::int64_t claimed_bytes) {
+                                     std::int64_t free_bytes) {
   if (const Status found = find_model(setting.model); !found.ok()) {
     return found.error();
   }
   Machine machine = this_machine();
-  machine.free_memory_bytes -= std::min(claimed_bytes, machine.free_memory_bytes);
+  machine.free_memory_bytes = std::max<std::int64_t>(0, free_bytes);
   auto model = open_model(std::move(setting), options, machine, 2);
   if (model.ok()) {
     log_start(*model->files, model->replica.sizing);
@@ -310,7 +310,7 @@ Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& op
 }
 
 Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wish,
-                                  const OpenOptions& options, std::int64_t claimed_bytes) {
+                                  const OpenOptions& options, std::int64_t free_bytes) {
   ModelSetting setting = before.asked;
   setting.intent.intent = wish.intent;
   PlannedLoad& load = setting.intent.load;
@@ -320,9 +320,8 @@ Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wis
     *number = known > 0 ? known : *number;
   }
   const Status reset = forget_choice(setting.model, before.replica.sizing);
-  return reset.ok()
-             ? open_further_model(std::move(setting), options, claimed_bytes - memory_of(before))
-             : Result<OpenModel>(reset.error());
+  return reset.ok() ? open_further_model(std::move(setting), options, free_bytes)
+                    : Result<OpenModel>(reset.error());
 }
 
 bool same_configuration(const OpenModel& one, const OpenModel& other) {

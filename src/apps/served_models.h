@@ -48,15 +48,14 @@ struct OpenOptions {
 Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
                                            const OpenOptions& options);
 
-// Opens a model while others are served. It may take half of the free memory less `claimed_bytes`,
-// or all of it if it does not fit that. Its files must be on disk: nothing is fetched.
+// Opens a model while others are served. It may take half of `free_bytes`, or all of them if it
+// does not fit that. Its files must be on disk: nothing is fetched.
 Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& options,
-                                     std::int64_t claimed_bytes);
+                                     std::int64_t free_bytes);
 
-// Opens a model once more for another intent, while `before` serves. `claimed_bytes` counts what
-// other models claim of the free memory; that of `before` counts as free if `before` is loaded.
+// Opens a model once more for another intent, while `before` serves.
 Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wish,
-                                  const OpenOptions& options, std::int64_t claimed_bytes);
+                                  const OpenOptions& options, std::int64_t free_bytes);
 
 // True if both serve the model in the same way on the same CPUs, but for the size of the KV cache.
 bool same_configuration(const OpenModel& one, const OpenModel& other);

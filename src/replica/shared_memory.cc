@@ -89,9 +89,10 @@ std::int64_t SharedMemory::claimed_bytes() {
   for (const auto& [cpus, devices] : devices_) {
     bytes += devices.unused * std::ssize(cpus);
     for (const ModelMemory* const model : devices.models) {
+      const MemoryAccount& account = model->account_;
       bytes += model->loaded_
-                   ? model->account_.quota * std::ssize(cpus) - model->pages_.lacking_bytes
-                   : 0;
+                   ? account.quota * std::ssize(cpus) - model->pages_.lacking_bytes
+                   : std::min<std::int64_t>(0, account.quota - account.own) * std::ssize(cpus);
     }
   }
   return bytes;

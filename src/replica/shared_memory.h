@@ -31,8 +31,8 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   // Returns the memory of all devices that belongs to models which are loaded, and what is on its
-  // way from one model to another. The system has what no page of them has taken yet, but no
-  // further model may take it.
+  // way from one model to another, less what models lend that are not loaded. The system has what
+  // no page of them has taken yet, but no further model may take it.
   std::int64_t claimed_bytes();
 
  private:
