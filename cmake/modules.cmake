@@ -61,9 +61,6 @@ function(protean_module name)
     if(NOT PROTEAN_SANITIZE OR name IN_LIST PROTEAN_TESTS_COMPUTE)
       target_compile_options(${name}_test PRIVATE -O1)  # what is tested is optimised; a test need not be
     endif()
-    if(PROTEAN_SANITIZE)
-      target_compile_options(${name}_test PRIVATE -g0)  # a report says which test it is
-    endif()
     protean_add_test(${name}_test)
   endif()
   if(PROTEAN_FUZZ)

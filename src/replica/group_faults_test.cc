@@ -99,7 +99,7 @@ struct GroupFaults : ReplicasTest {
 // component is dropped or fetched, KV is exchanged, engines become one and two again.
 constexpr int kPoints = 24;
 
-// Every fifth point meets all ways of a change too.
+// Every fifth point still has both ways to divide, both members, and each number of holds at once.
 int stride() {
   return instrumented() ? 5 : 1;
 }
@@ -136,9 +136,8 @@ TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
     EXPECT_EQ(status->groups.size(), 2U);
     ASSERT_FALSE(testing::Test::HasFailure());
   }
-  if (!instrumented()) {
-    EXPECT_EQ(stages.size(), 3U) << "joint steps, and waits for forms and for the end of steps";
-  }
+  EXPECT_GE(stages.size(), instrumented() ? 2U : 3U)
+      << "joint steps, and waits for forms and for the end of steps";
 }
 
 TEST_F(GroupFaults, ADeviceThatCannotMapMemoryAtAnyPointTurnsTheChangeBack) {

@@ -137,9 +137,9 @@ describe('the dashboard', () => {
     await server.idleMetrics();
     await sleep(600);
     let done;
-    await new Promise((begun) => {
+    await Promise.race([new Promise((begun) => {
       done = watch(server, (events) => events.some(({ event, data }) => event === 'point' && data.point.running === 3), begun);
-    });
+    }), done]);
     await Promise.all([1, 2, 3].map(() => complete(server, { max_tokens: 400 })));
     const events = await done;
     assert.equal(events[0].event, 'hello');
