@@ -98,18 +98,27 @@ TEST(GroupsSimulation, ALongRequestFormsAGroupThatPartsAfterIt) {
   EXPECT_EQ(simulate(off, trace).refused, 1) << "no replica alone can hold it";
 }
 
-// Weights are copied a hundred times slower.
+// Weights are copied a hundred times slower, so that a group needs long to part.
 TEST(GroupsSimulation, SlowCopiesLoseNoRequest) {
-  SimulationConfig config = grouped_config({.scale = ScalePolicy::kPaper});
-  config.morph_cost = {.copy_bytes_per_us = 1, .fetch_bytes_per_us = 1};
+  const SimulationConfig quick = grouped_config({.scale = ScalePolicy::kPaper});
+  SimulationConfig slow = quick;
+  slow.morph_cost = {.copy_bytes_per_us = 1, .fetch_bytes_per_us = 1};
   std::vector<TraceRequest> trace = poisson(200, 8, 30, 10);
-  for (const std::size_t i : {50, 90}) {  // the second one comes while the group parts, or later
+  for (const std::size_t i : {50, 90}) {
     trace[i].input_tokens = 400;
     trace[i].output_tokens = 30;
   }
-  const SimulationReport report = simulate(config, trace);
-  expect_nothing_lost(config, trace, report);
+  const auto longest_ns = [](const SimulationReport& report) {
+    TimeNs longest = 0;
+    for (const RegroupRecord& record : report.changes) {
+      longest = std::max(longest, record.settled_ns - record.begun_ns);
+    }
+    return longest;
+  };
+  const SimulationReport report = simulate(slow, trace);
+  expect_nothing_lost(slow, trace, report);
   EXPECT_GT(report.groups->together_total, 0);
+  EXPECT_GT(longest_ns(report), 10 * longest_ns(simulate(quick, trace)));
 }
 
 // With `--scale layers`, as many replicas as the request needs divide layers at once, and part

@@ -109,6 +109,7 @@ Status KvStore::reserve(Array& array) {
   if (!range) {
     return range.error();
   }
+  const std::lock_guard lock(leaving_);
   array.pages = std::move(*range);
   return {};
 }

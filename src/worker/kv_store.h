@@ -134,7 +134,7 @@ class KvStore {
   cpu::PagePool* pool_ = nullptr;  // null without pages
   // Held while homes and their blocks change, which trim() on another thread must see together.
   std::mutex changing_;
-  mutable std::mutex leaving_;        // held while an array leaves its addresses
+  mutable std::mutex leaving_;        // held while an array gets or leaves its addresses
   std::vector<Array> arrays_;         // on pages, one for each layer; reserved when first used
   std::vector<cpu::PageRange> left_;  // see leave_addresses()
   int block_tokens_ = 0;

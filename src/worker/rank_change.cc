@@ -8,11 +8,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "worker/rank.h"
 
 namespace protean {
 namespace {
 
+constexpr std::chrono::seconds kLongestChunk(1);
 constexpr std::chrono::microseconds kLookAtChunks(100);
 
 }  // namespace
@@ -28,7 +30,7 @@ void Rank::meet(const GroupChange& change, std::uint32_t point) {
 }
 
 // A thread of a device that has failed may hang in a chunk, and write here once it goes on. Moves
-// the layer's array out of its reach. If the system refuses that, waits until the thread has left.
+// the layer's array out of its reach. If the system refuses that, waits a while for the thread.
 void Rank::avoid_late_writes(const GroupChange::Hold& hold) {
   const auto in_chunk = [&hold] {
     return std::any_of(hold.shares.begin(), hold.shares.end(),
@@ -44,8 +46,13 @@ void Rank::avoid_late_writes(const GroupChange::Hold& hold) {
     tried.release();
   });
   tried.acquire();
-  while (!moved.ok() && in_chunk()) {
+  const auto until = std::chrono::steady_clock::now() + kLongestChunk;
+  while (!moved.ok() && in_chunk() && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(kLookAtChunks);
+  }
+  if (!moved.ok() && in_chunk()) {
+    log::warning("a device that hangs may still write to the KV of others: {}",
+                 moved.error().message);
   }
 }
 
@@ -67,7 +74,11 @@ void Rank::leave_mailbox(const GroupChange& change) {
   const cpu::GroupProgress& progress = place_.fabric->progress();
   if (std::any_of(change.meeting.begin(), change.meeting.end(),
                   [&](int device) { return progress.failed(device); })) {
-    (void)place_.fabric->mailboxes().replace(place_.on_fabric);
+    const Status replaced = place_.fabric->mailboxes().replace(place_.on_fabric);
+    if (!replaced) {
+      log::warning("a device that hangs may still write rows to others: {}",
+                   replaced.error().message);
+    }
   }
   meet(change, 2);
 }

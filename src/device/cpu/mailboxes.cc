@@ -1,5 +1,7 @@
 #include "device/cpu/mailboxes.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -26,6 +28,10 @@ Status Mailboxes::replace(int device) {
   }
   Mailbox& mailbox = *mailboxes_[static_cast<std::size_t>(device)];
   mailbox.rows = reinterpret_cast<float*>(memory->data());
+  if (!mailbox.memory.empty()) {  // a late write gets a page of its own
+    const Region& former = mailbox.memory.back();
+    (void)madvise(former.data(), static_cast<std::size_t>(former.bytes()), MADV_DONTNEED);
+  }
   mailbox.memory.push_back(std::move(*memory));
   return {};
 }

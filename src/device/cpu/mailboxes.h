@@ -32,8 +32,8 @@ class Mailboxes {
   std::span<float> rows_of(int device, std::uint64_t step, std::int64_t first_row,
                            std::int64_t rows);
   // Gives a device another mailbox, since a sender that has failed may still write to the one that
-  // it has, which stays as long as the mailboxes do. No other may send to the device meanwhile. If
-  // the system refuses memory, the device keeps its mailbox.
+  // it has, whose addresses stay as long as the mailboxes do. No other may send to the device
+  // meanwhile. If the system refuses memory, the device keeps its mailbox.
   Status replace(int device);
   int hidden() const { return limits_.hidden; }
   int slots() const { return limits_.steps_in_flight; }

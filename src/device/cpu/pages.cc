@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,6 +58,25 @@ bool release(int file, std::int64_t offset, std::int64_t bytes) {
 bool map_shared(std::byte* at, std::int64_t bytes, int file, std::int64_t offset, int flags) {
   return mmap(at, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
               MAP_SHARED | MAP_FIXED | flags, file, offset) != MAP_FAILED;
+}
+
+// Replaces what is mapped at an address by private memory, or changes nothing. The memory is there
+// before, because a mapping that is refused may leave a hole. Not by mremap(), since tools that
+// watch memory count that as an access by this thread.
+bool cover(std::byte* at, std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return false;
+  }
+  if (syscall(SYS_mremap, memory, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) == -1) {
+    const int why = errno;
+    check(munmap(memory, size) == 0, "munmap of memory that we mapped");
+    errno = why;
+    return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -419,9 +439,7 @@ Result<PageRange> PageRange::leave_addresses() {
     }
     place += run.count;
   }
-  if (pages_ > 0 &&
-      mmap(data_, static_cast<std::size_t>(bytes()), PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+  if (pages_ > 0 && !cover(data_, bytes())) {
     return refused(bytes(), "of memory", kAdviceOnMaps);
   }
   std::swap(runs_, other->runs_);
