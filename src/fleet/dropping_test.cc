@@ -283,7 +283,7 @@ TEST(Dropping, AGroupThatWaitsToPartStaysIfKvIsShortAgain) {
     }
   }
   ASSERT_TRUE(waits());
-  for (int topic = 10; topic < 22; ++topic) {  // more than the group holds
+  for (int topic = 10; topic < 18; ++topic) {
     scene.arrive(topic, 36, 2);
   }
   EXPECT_TRUE(scene.sink.groups->running.has_value() ? scene.sink.groups->running->together
