@@ -127,12 +127,19 @@ void Fleet::keep_dropped(TimeNs now_ns) {
   }
 }
 
-// Returns the blocks that queued requests need beyond those that are free.
+// Returns the blocks that queued requests need beyond those that are free. A group that waits to
+// part has no more than its replicas will have.
 std::int64_t Fleet::lacking_blocks() const {
+  const auto parts = grouping_.waits_to_part();
   std::int64_t lacking = 0;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const Observation& seen = seen_[i];
-    lacking += in_service(i) ? seen.kv_blocks_awaited - (seen.kv_blocks - seen.kv_blocks_used) : 0;
+    const std::int64_t blocks =
+        parts && index_of(*parts) == i
+            ? std::min(seen.kv_blocks, grouping_.group(*parts).blocks_apart())
+            : seen.kv_blocks;
+    const std::int64_t free = std::max<std::int64_t>(0, blocks - seen.kv_blocks_used);
+    lacking += in_service(i) ? seen.kv_blocks_awaited - free : 0;
   }
   return lacking;
 }

@@ -327,14 +327,17 @@ void Regrouping::prepare() {
   const int most = config_.steps_at_once;
   int layers_left = most == kAllAtOnce ? most : joint_->layers_at_once(most);
   int copies_left = most;
+  bool dropping = false;  // which waits for no copy
   std::vector<MorphStep> next;
   for (const MorphStep& step : steps_) {
     const auto* hold = std::get_if<HoldShards>(&step);
+    const bool drops = hold != nullptr && only_drops(form_, *hold);
     layers_left -= moves_kv(step) ? 1 : 0;
-    copies_left -= hold != nullptr && only_drops(form_, *hold) ? 0 : 1;
-    if (hold == nullptr || copies_left < 0 || layers_left < 0) {
+    copies_left -= drops ? 0 : 1;
+    if (hold == nullptr || copies_left < 0 || layers_left < 0 || (dropping && !drops)) {
       break;
     }
+    dropping = drops;
     next.push_back(step);
   }
   // KV changes its size alone, once what is to make room for it has left.
