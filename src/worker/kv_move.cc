@@ -122,10 +122,10 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
     move.places = composed(own_places, places_behind(keeper, homes, blocks), homes, blocks);
     for (int home = 0; home < homes && home_of(to, device) >= 0; ++home) {
       if (home != keeper) {
-        move.copies.push_back({.source = with_run(before, from[static_cast<std::size_t>(home)],
-                                                  run_of(before, device, layer), layer),
-                               .home = home,
-                               .from = for_homes(own_places, homes)});
+        move.fetches.push_back({.source = with_run(before, from[static_cast<std::size_t>(home)],
+                                                   run_of(before, device, layer), layer),
+                                .home = home,
+                                .from = for_homes(own_places, homes)});
       }
     }
     return move;
@@ -139,7 +139,7 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
   move.places = for_homes(own_places, homes);
   const int own = home_of(to, device);
   if (own != keeper) {
-    move.copies.push_back(
+    move.fetches.push_back(
         {.source = with_run(before, from.front(), run_of(after, device, layer), layer),
          .home = own,
          .from = composed(own_places, places_behind(keeper, homes, blocks), homes, blocks)});
@@ -206,8 +206,8 @@ void KvShare::lay_out() {
     }
     chunks_ += chunks_of(slots);
   }
-  for (const KvMove::Copy& copy : move_.copies) {
-    chunks_ += chunks_of(scene_.live[static_cast<std::size_t>(copy.home)]);
+  for (const KvMove::Fetch& fetch : move_.fetches) {
+    chunks_ += chunks_of(scene_.live[static_cast<std::size_t>(fetch.home)]);
   }
   laid_out_ = true;
 }
@@ -237,14 +237,14 @@ std::int64_t KvShare::run(std::int64_t chunk) const {
     }
     chunk -= own;
   }
-  for (const KvMove::Copy& one : move_.copies) {
+  for (const KvMove::Fetch& one : move_.fetches) {
     const std::int64_t own = chunks_of(scene_.live[static_cast<std::size_t>(one.home)]);
     if (chunk < own) {
-      return copy(one, chunk);
+      return fetch(one, chunk);
     }
     chunk -= own;
   }
-  check(false, "a chunk is of a swap or of a copy");
+  check(false, "a chunk is of a swap or of a fetch");
   return 0;
 }
 
@@ -279,17 +279,17 @@ std::int64_t KvShare::swap(const KvMove::Swap& swap, const std::vector<BlockId>&
   return moved;
 }
 
-std::int64_t KvShare::copy(const KvMove::Copy& copy, std::int64_t chunk) const {
+std::int64_t KvShare::fetch(const KvMove::Fetch& fetch, std::int64_t chunk) const {
   std::int64_t moved = 0;
-  const std::vector<BlockId>& live = scene_.live[static_cast<std::size_t>(copy.home)];
+  const std::vector<BlockId>& live = scene_.live[static_cast<std::size_t>(fetch.home)];
   std::byte* const here = scene_.arrays[static_cast<std::size_t>(scene_.device)];
-  const std::byte* const there = scene_.arrays[static_cast<std::size_t>(copy.source)];
+  const std::byte* const there = scene_.arrays[static_cast<std::size_t>(fetch.source)];
   const std::int64_t slot = scene_.slot_bytes;
   const std::int64_t end = std::min(std::ssize(live), (chunk + 1) * kBlocksAtOnce);
   for (std::int64_t i = chunk * kBlocksAtOnce; i < end && !scene_.has_failed(); ++i) {
     const BlockId block = live[static_cast<std::size_t>(i)];
-    std::memcpy(here + move_.places.place(copy.home, block) * slot,
-                there + copy.from.place(copy.home, block) * slot, static_cast<std::size_t>(slot));
+    std::memcpy(here + move_.places.place(fetch.home, block) * slot,
+                there + fetch.from.place(fetch.home, block) * slot, static_cast<std::size_t>(slot));
     moved += slot;
   }
   return moved;

@@ -30,14 +30,14 @@ struct KvMove {
     int its_of = 0;
   };
   // The blocks of a home come from another device's array (KunServe section 4.2).
-  struct Copy {
+  struct Fetch {
     int source = 0;
     int home = 0;
     KvPlaces from;  // places in the source's array
   };
 
   std::vector<Swap> swaps;
-  std::vector<Copy> copies;
+  std::vector<Fetch> fetches;
   // The layer's array afterwards.
   int homes = 1;
   KvPlaces places;
@@ -66,7 +66,7 @@ struct KvMoveScene {
 };
 
 // A device's share of a KvMove: half of what it swaps with each partner, which does the other half,
-// and what it copies. It is cut into chunks, and each is done once, by the device's background
+// and what it fetches. It is cut into chunks, and each is done once, by the device's background
 // thread while a step goes on with later layers, or by its own threads between two steps. A device
 // that has failed begins no further piece.
 class KvShare {
@@ -94,14 +94,14 @@ class KvShare {
   std::int64_t run(std::int64_t chunk) const;
   std::int64_t swap(const KvMove::Swap& swap, const std::vector<BlockId>& slots,
                     std::int64_t chunk) const;
-  std::int64_t copy(const KvMove::Copy& copy, std::int64_t chunk) const;
+  std::int64_t fetch(const KvMove::Fetch& fetch, std::int64_t chunk) const;
 
   const std::function<KvMove()> find_move_;
   const KvMoveScene scene_;
   std::once_flag once_;
   KvMove move_;
   std::vector<std::vector<BlockId>> slots_;  // of each swap, those that this device swaps
-  std::int64_t chunks_ = 0;                  // of all swaps, then of all copies
+  std::int64_t chunks_ = 0;                  // of all swaps, then of all fetches
   std::atomic<bool> laid_out_ = false;       // what is above is known
   std::atomic<std::int64_t> next_{0};
   std::atomic<std::int64_t> done_{0};

@@ -116,26 +116,26 @@ TEST(KvMove, PipelinesJoinWithBlocksWhereTheyLie) {
   Formation one = apart;
   one.form.group[2].layers[0] = {};
   const KvMove keeper = kv_move(apart, one, 0, 0);
-  ASSERT_EQ(keeper.copies.size(), 1U);
-  EXPECT_EQ(keeper.copies[0].source, 2);
-  EXPECT_EQ(keeper.copies[0].from.place(1, 0), 3);
+  ASSERT_EQ(keeper.fetches.size(), 1U);
+  EXPECT_EQ(keeper.fetches[0].source, 2);
+  EXPECT_EQ(keeper.fetches[0].from.place(1, 0), 3);
   EXPECT_EQ(keeper.places.place(0, 0), 3);
   EXPECT_EQ(keeper.places.place(1, 0), 4 + 3);
-  const KvMove fetches = kv_move(one, apart, 0, 2);
-  ASSERT_EQ(fetches.copies.size(), 1U);
-  EXPECT_EQ(fetches.copies[0].source, 0);
-  EXPECT_EQ(fetches.copies[0].from.place(1, 0), 4 + 3);
-  EXPECT_EQ(fetches.places.place(1, 0), 3);
+  const KvMove other = kv_move(one, apart, 0, 2);
+  ASSERT_EQ(other.fetches.size(), 1U);
+  EXPECT_EQ(other.fetches[0].source, 0);
+  EXPECT_EQ(other.fetches[0].from.place(1, 0), 4 + 3);
+  EXPECT_EQ(other.places.place(1, 0), 3);
   for (const int device : {1, 3}) {
-    EXPECT_TRUE(kv_move(apart, one, 0, device).copies.empty()) << "it has no part in the layer";
-    EXPECT_TRUE(kv_move(one, apart, 0, device).copies.empty());
+    EXPECT_TRUE(kv_move(apart, one, 0, device).fetches.empty()) << "it has no part in the layer";
+    EXPECT_TRUE(kv_move(one, apart, 0, device).fetches.empty());
   }
 }
 
 // The other device may have given back the pages of its array.
 TEST(KvMove, ADeviceThatHasFailedReadsFromNoOther) {
   KvMove move;
-  move.copies.push_back({.source = 1, .home = 1, .from = {}});
+  move.fetches.push_back({.source = 1, .home = 1, .from = {}});
   TwoArrays arrays;
   EXPECT_EQ(arrays.changed(0, move, true), 0);
   EXPECT_EQ(arrays.changed(0, move, false), 4 * arrays.slot);
