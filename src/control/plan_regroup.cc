@@ -202,26 +202,13 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
                            const PageBudget& budget) {
   Morph morph;
   Form form = from;
-  std::vector<HoldShards> steps = steps_between(from, to);
-  const bool fetches = shards_held(to) > shards_held(from);
-  const auto halfway = std::find_if(steps.begin(), steps.end(), [&](const HoldShards& hold) {
-    return (hold.component == Component::kAttention) != fetches;
-  });
-  const auto resize_at = [&](auto place) {
-    if (place == halfway && to.kv.blocks != from.kv.blocks) {
-      morph.steps.emplace_back(ResizeKv{to.kv.blocks});
-      form.kv.blocks = to.kv.blocks;
-    }
-  };
-  for (auto hold = steps.begin(); hold != steps.end(); ++hold) {
-    resize_at(hold);
-    if (Status can = check_step(spec, form, *hold, budget); !can.ok()) {
+  for (HoldShards& hold : steps_between(from, to)) {
+    if (Status can = check_step(spec, form, hold, budget); !can.ok()) {
       return can.error();
     }
-    form = after(std::move(form), *hold);
-    morph.steps.emplace_back(std::move(*hold));
+    form = after(std::move(form), hold);
+    morph.steps.emplace_back(std::move(hold));
   }
-  resize_at(steps.end());
   return morph;
 }
 
@@ -254,31 +241,6 @@ Result<std::int64_t> kv_blocks_to_regroup(const ModelSpec& spec, const Form& hom
     }
   }
   return blocks;
-}
-
-std::int64_t kv_blocks_halfway(const ModelSpec& spec, const Form& joined, const Form& wide,
-                               int homes, const PageBudget& budget) {
-  Form half = joined;
-  for (std::size_t device = 0; device < half.group.size(); ++device) {
-    Holding& holding = half.group[device];
-    holding.embeddings = wide.group[device].embeddings;
-    for (std::size_t layer = 0; layer < holding.layers.size(); ++layer) {
-      holding.layers[layer].mlp = wide.group[device].layers[layer].mlp;
-    }
-  }
-  const std::int64_t least = joined.kv.blocks / homes;
-  std::int64_t blocks = kv_blocks_beside(spec, half, budget.pages, budget.page_bytes) / homes;
-  for (const bool together : {true, false}) {
-    Form form = together ? half : wide;
-    for (const HoldShards& hold : steps_between(form, together ? wide : half)) {
-      form.kv.blocks = blocks * homes;
-      if (blocks > least && !check_step(spec, form, hold, budget).ok()) {
-        blocks = fewer_blocks(spec, form, hold, homes, budget);
-      }
-      form = after(std::move(form), hold);
-    }
-  }
-  return std::max(blocks, least) * homes;
 }
 
 }  // namespace protean

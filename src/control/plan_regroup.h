@@ -25,8 +25,7 @@ Result<Form> divided_form(const Form& home, int homes, GroupBy by);
 // legal and fits the pages of each device. A step that drops shards comes early if it moves no KV:
 // the embeddings and MLPs, then attention with its KV. Steps that fetch take the reverse order.
 // Layers are taken from the outer ends of the model inward, and those whose KV moves in turn from
-// each stage; or all in reverse. If the forms differ in KV blocks, a ResizeKv step lies between
-// those of MLPs and those of attention. kExhausted: a device lacks pages on the way.
+// each stage; or all in reverse. kExhausted: a device lacks pages on the way.
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget);
 
@@ -35,11 +34,5 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
 // other replicas' KV of a layer before it gives back its own of another one.
 Result<std::int64_t> kv_blocks_to_regroup(const ModelSpec& spec, const Form& home, int homes,
                                           GroupBy by, const PageBudget& budget);
-
-// Returns the KV blocks that joined replicas can have together once all but attention is as in
-// `wide`, so that attention can still go to that and back: a multiple of `homes`, and at least
-// those of `joined`.
-std::int64_t kv_blocks_halfway(const ModelSpec& spec, const Form& joined, const Form& wide,
-                               int homes, const PageBudget& budget);
 
 }  // namespace protean

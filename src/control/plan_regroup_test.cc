@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 namespace protean {
 namespace {
 
@@ -125,38 +123,6 @@ TEST(KvBlocksToRegroup, FailsIfTheReplicasCannotBeDivided) {
   const auto blocks = kv_blocks_to_regroup(spec, home, 2, GroupBy::kLayers, exactly(spec, home));
   ASSERT_FALSE(blocks.ok());
   EXPECT_EQ(blocks.error().message, "2 replicas cannot divide 1 layers: group fewer replicas");
-}
-
-TEST(KvBlocksHalfway, KvGrowsOnceMlpsHaveLeft) {
-  const ModelSpec spec = small_model(16);
-  const Form home = replica_of(spec, 40);
-  const PageBudget budget = exactly(spec, home);
-  const Form joined = joined_form(home, 2);
-  Form wide = divided_form(home, 2, GroupBy::kLayers).value();
-  const std::int64_t blocks = kv_blocks_halfway(spec, joined, wide, 2, budget);
-  EXPECT_GT(blocks, 2 * 40);
-  EXPECT_EQ(blocks % 2, 0);
-  wide.kv.blocks = blocks + 2;
-  EXPECT_FALSE(plan_regroup(spec, joined, wide, budget).ok() &&
-               plan_regroup(spec, wide, joined, budget).ok())
-      << "there is room for more";
-
-  wide.kv.blocks = blocks;
-  const std::vector<MorphStep> steps = plan_regroup(spec, joined, wide, budget).value().steps;
-  const auto growth = std::find(steps.begin(), steps.end(), MorphStep(ResizeKv{blocks}));
-  ASSERT_NE(growth, steps.end());
-  Form form = joined;
-  for (auto step = steps.begin(); step != steps.end(); ++step) {
-    if (step != growth) {
-      EXPECT_EQ(std::get<HoldShards>(*step).component == Component::kAttention, step > growth);
-    }
-    form = after(std::move(form), *step);
-    const auto back = plan_regroup(spec, form, joined, budget);
-    ASSERT_TRUE(back.ok()) << to_string(*step) << ": " << back.error().message;
-    EXPECT_EQ(std::count(back->steps.begin(), back->steps.end(), MorphStep(ResizeKv{2 * 40})),
-              step >= growth);
-  }
-  EXPECT_EQ(form, wide);
 }
 
 }  // namespace

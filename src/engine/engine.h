@@ -121,10 +121,6 @@ class Engine {
   // Requests that need more blocks than `now` are refused, as kUnavailable up to `later`. An engine
   // whose form may change promises as much as that allows once its form is not held.
   void promise_kv(std::int64_t now, std::int64_t later) { scheduler_.set_largest_kv(now, later); }
-  // Uses so many of the KV blocks that are there: more from now on, or fewer once no sequence has
-  // others, of which the last ones are preempted with `insists`. Returns true once it is so: until
-  // then it must be called after each event, or with as many as there were. The form must be held.
-  bool use_kv(std::int64_t blocks, bool insists);
   // Limits the tokens of each later step.
   void limit_steps(int tokens) { scheduler_.limit_steps(tokens); }
 

@@ -7,11 +7,6 @@
 #include "engine/engine.h"
 
 namespace protean {
-namespace {
-
-constexpr std::int64_t kMovesAtOnce = 16;  // after an event
-
-}  // namespace
 
 EngineState join_homes(std::vector<EngineState> homes) {
   EngineState all;
@@ -73,33 +68,6 @@ EngineState Engine::release_all(TimeNs now_ns) {
     live.drawn_at.clear();
   }
   return state;
-}
-
-bool Engine::use_kv(std::int64_t blocks, bool insists) {
-  const std::int64_t before = scheduler_.observe().kv_blocks;
-  if (scheduler_.shrinking() && blocks >= before) {
-    scheduler_.cancel_shrink();
-  }
-  if (blocks > before) {
-    scheduler_.grow_kv(blocks);
-  }
-  if (blocks >= before) {
-    return true;
-  }
-  if (!scheduler_.shrinking()) {
-    scheduler_.begin_shrink(blocks);
-  }
-  while (!scheduler_.shrink_ready()) {
-    if (auto moves = scheduler_.next_moves(kMovesAtOnce); !moves.empty()) {
-      executor_.move_blocks(std::move(moves));
-      return false;
-    }
-    if (!insists || !scheduler_.preempt_for_shrink()) {
-      return false;
-    }
-  }
-  scheduler_.finish_shrink();
-  return true;
 }
 
 void Engine::absorb(EngineState state, TimeNs now_ns) {

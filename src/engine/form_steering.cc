@@ -124,8 +124,8 @@ void FormSteering::packed(std::shared_ptr<const Packing> packing) {
 }
 
 void FormSteering::advance(bool quiet) {
-  const bool gives_way = run_.busy() && run_.shrinking() && !run_.insists();
-  const std::int64_t lacking = gives_way ? scheduler_.demand().blocks_short : 0;
+  const std::int64_t lacking =
+      run_.shrinking() && !run_.insists() ? scheduler_.demand().blocks_short : 0;
   if (lacking > 0) {
     const Wanted wanted{run_.wanted(), run_.reason(), true};
     run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);

@@ -288,11 +288,13 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
           const auto* change = std::get_if<Change>(&work);
           return change != nullptr && change->turn == Turn::kPart;
         });
+    const std::vector<Group> none;
     const auto found = joined_.find(first);
-    const auto groups = found == joined_.end() ? std::vector<Group>() : found->second;
+    const std::vector<Group>& groups = found == joined_.end() ? none : found->second;
     return std::ssize(groups) > parts ? (groups.end() - 1 - parts)->homes : std::vector{first};
   }
   Group& group(ReplicaId first) { return joined_.at(first).back(); }
+
   std::int64_t pages(const Form& form, int device) const {
     return pages_on(group_spec(), form, device, budget_.page_bytes);
   }
@@ -333,7 +335,8 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     if (dead(replica)) {
       return;
     }
-    EXPECT_TRUE(prepared_.emplace(id, Prepared{replica, step, concerned(replica, step)}).second);
+    EXPECT_TRUE(prepared_.emplace(id, Prepared{replica, step, concerned(replica, step)}).second)
+        << "ids are unique";
     preparing.emplace_back(replica, id);
     expect_fits(replica);
   }
@@ -380,18 +383,15 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     const Prepared prepared = prepared_.at(commit.id);
     EXPECT_TRUE(prepared.ready);
     prepared_.erase(commit.id);
-    const auto* hold = std::get_if<HoldShards>(&prepared.step);
-    if (joined_.contains(replica) && !group(replica).unified) {
+    if (const auto* hold = std::get_if<HoldShards>(&prepared.step)) {
       Group& joint = group(replica);
+      EXPECT_FALSE(joint.unified);
       joint.form = after(joint.form, prepared.step);
-      EXPECT_TRUE(
-          hold == nullptr ||
-          !copies_of(joint.form.group, hold->layer, hold->component, joint.form.shards).empty());
-      for (std::size_t home = 0; home < joint.homes.size(); ++home) {
-        TokenKv& kv = homes_.at(joint.homes[home]).kv;
-        kv.resize(joint.form.kv.blocks / std::ssize(joint.homes));
-        if (hold != nullptr && hold->component == Component::kAttention) {
-          kv.keep_only(hold->layer, joint.live.at(home));
+      EXPECT_FALSE(
+          copies_of(joint.form.group, hold->layer, hold->component, joint.form.shards).empty());
+      if (hold->component == Component::kAttention) {
+        for (std::size_t home = 0; home < joint.homes.size(); ++home) {
+          homes_.at(joint.homes[home]).kv.keep_only(hold->layer, joint.live.at(home));
         }
       }
     } else {
@@ -462,7 +462,7 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     const auto count = std::ssize(joint.homes);
     Home wide = std::move(homes_.at(first));
     EXPECT_EQ(wide.form, joint.form);
-    EXPECT_GE(wide.form.kv.blocks, joint.parts.front().form.kv.blocks * count);
+    EXPECT_EQ(wide.form.kv.blocks, joint.parts.front().form.kv.blocks * count);
     for (std::int64_t home = 0; home < count; ++home) {
       Home part{TokenKv(wide.form.kv.blocks / count),
                 joint.parts[static_cast<std::size_t>(home)].form};

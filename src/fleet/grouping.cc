@@ -171,8 +171,7 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     }
     shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
   }
-  const bool grows = stations_[index(change.homes.front())].engine->form().has_value();
-  shape.wide = wide_form(config_, shape.home, homes, change.by, grows);
+  shape.wide = divided_form(shape.home, homes, change.by).value();
   Result<Morph> morph =
       plan_regroup(config_.spec, joined_form(shape.home, homes), shape.wide, config_.budget);
   if (!morph.ok()) {
@@ -271,9 +270,6 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
       if (Status may = check_shrink(ahead[index(change->homes.front())].back()); !may.ok()) {
         next = refused("{}", may.error().message);
       }
-    } else if (next.ok() && !insists && is_to_drop_more(wish, *change)) {
-      next = refused("the group of replica {} would have to part first, for which KV is too short",
-                     change->homes.front().value);
     }
     if (!next.ok()) {
       wanted_ = std::move(before);
@@ -291,16 +287,6 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   }
   advance(now_ns);
   return changes;
-}
-
-// Returns true if a group that has dropped layers parts although the wish asks it to drop more.
-bool Grouping::is_to_drop_more(const GroupWish& wish, const Change& change) {
-  const auto wants = [&](const Replicas& group) {
-    return group.size() > 1 &&
-           std::find(group.begin(), group.end(), change.homes.front()) != group.end();
-  };
-  return !change.together && change.by == GroupBy::kLayers && wish.by == GroupBy::kLayers &&
-         std::any_of(wish.groups.begin(), wish.groups.end(), wants);
 }
 
 // Returns what the change under way still does, and changes the shapes accordingly.

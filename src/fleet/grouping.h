@@ -61,7 +61,7 @@ class Grouping {
   bool changes(ReplicaId replica) const { return running_ && running_->concerns(replica); }
   // Returns true if replicas serve as one, under this replica's id.
   bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
-  // Returns the KV blocks that the group under this id keeps at least: those that it began with.
+  // Returns the KV blocks that the group under this id keeps at least, which are its homes'.
   std::int64_t least_kv_blocks(ReplicaId group) const {
     return groups_[index(group)].back().wide.kv.blocks;
   }
@@ -127,7 +127,6 @@ class Grouping {
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   bool keeps_kv(const Shapes& shapes, const Change& change) const;
   Status check_shrink(Shape shape) const;
-  static bool is_to_drop_more(const GroupWish& wish, const Change& change);
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;
   std::vector<Wanted> wanted_after(const GroupWish& wish, bool insists) const;

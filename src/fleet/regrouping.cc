@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "cost/group_cost.h"
 #include "cost/hold_pages.h"
 
 namespace protean {
@@ -18,8 +20,7 @@ Form numbered(const Form& form) {
 }
 
 bool moves_kv(const MorphStep& step) {
-  const auto* hold = std::get_if<HoldShards>(&step);
-  return hold != nullptr && hold->component == Component::kAttention;
+  return std::get<HoldShards>(step).component == Component::kAttention;
 }
 
 // Returns true if devices give up shards for the step, and none copies anything.
@@ -33,6 +34,14 @@ bool only_drops(const Form& form, const HoldShards& hold) {
 }
 
 }  // namespace
+
+std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
+  const PageBudget& budget = config.budget;
+  const std::int64_t reserve =
+      budget.reserve + (config.wide_reserve ? config.wide_reserve(wide) : 0);
+  return std::max(wide.kv.blocks,
+                  kv_blocks_beside(config.spec, wide, budget.pages - reserve, budget.page_bytes));
+}
 
 Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
                        Group group, std::vector<Form> forms)
@@ -112,7 +121,6 @@ void Regrouping::turn(bool together, const std::string& why) {
 
 void Regrouping::break_up(const std::string& why) {
   const bool fetches = stage_ == Stage::kMoving && !together_;
-  parts_ = Parts::kBroken;
   turn(false, why);
   if (fetches) {  // what is under way may come from the devices that have failed now
     wait_.until_ns = 0;
@@ -120,6 +128,7 @@ void Regrouping::break_up(const std::string& why) {
   }
   news_.failure.reset();  // no attempt to form a group has failed
   record_.failure = why;
+  parts_ = Parts::kBroken;
   if (joint_) {
     join_executors();  // steps in flight are forgotten
   }
@@ -245,7 +254,7 @@ std::optional<Error> Regrouping::agree() {
           group_.homes[home].value, now, *blocks);
     }
   }
-  group_.wide = wide_form(config_, group_.home, homes, group_.by, engine(0).form().has_value());
+  group_.wide = divided_form(group_.home, homes, group_.by).value();
   joined_ = form_ = joined_form(group_.home, homes);
   return std::nullopt;
 }
@@ -298,9 +307,6 @@ void Regrouping::plan() {
   }
   preparing_.clear();
   steps_.clear();
-  if (!together_ && grown() && no_kv_in_use()) {
-    use_kv(group_.home.kv.blocks);
-  }
   const Result<Morph> morph = plan_regroup(config_.spec, form_, target(), config_.budget);
   check(morph.ok(), "a way that was gone is open in both directions");
   steps_.assign(morph->steps.begin(), morph->steps.end());
@@ -320,7 +326,7 @@ void Regrouping::move() {
   }
   record_.settled_ns = now_ns_;
   hold_all();
-  stage_ = forward() ? Stage::kUnifying : Stage::kParting;
+  stage_ = together_ ? Stage::kUnifying : Stage::kParting;
 }
 
 void Regrouping::prepare() {
@@ -330,19 +336,16 @@ void Regrouping::prepare() {
   bool dropping = false;  // which waits for no copy
   std::vector<MorphStep> next;
   for (const MorphStep& step : steps_) {
-    const auto* hold = std::get_if<HoldShards>(&step);
-    const bool drops = hold != nullptr && only_drops(form_, *hold);
+    const bool drops = only_drops(form_, std::get<HoldShards>(step));
     layers_left -= moves_kv(step) ? 1 : 0;
     copies_left -= drops ? 0 : 1;
-    if (hold == nullptr || copies_left < 0 || layers_left < 0 || (dropping && !drops)) {
+    if (copies_left < 0 || layers_left < 0 || (dropping && !drops)) {
       break;
     }
     dropping = drops;
     next.push_back(step);
   }
-  // KV changes its size alone, once what is to make room for it has left.
-  const std::size_t count =
-      next.empty() ? 1 : preparable(config_.spec, form_, next, config_.budget);
+  const std::size_t count = preparable(config_.spec, form_, next, config_.budget);
   for (std::size_t i = 0; i < count; ++i) {
     const MorphId id{kFirstId + ++*generation_};
     preparing_.push_back({id, std::move(steps_.front())});
@@ -364,12 +367,7 @@ void Regrouping::commit() {
         live.push_back(engine(home).live_blocks());
       }
     }
-    if (const auto* hold = std::get_if<HoldShards>(&step.step)) {
-      count_bytes(*hold, live);
-    } else {
-      use_kv(*kv_blocks_of(step.step) / static_cast<std::int64_t>(count()));
-      let_homes_go_on();  // requests that waited for the larger KV
-    }
+    count_bytes(std::get<HoldShards>(step.step), live);
     if (!live.empty()) {
       config_.devices->keep(first(), std::move(live));
     }
@@ -381,6 +379,27 @@ void Regrouping::commit() {
   preparing_.clear();
   wait_.attempts = 0;
   joint_->changing(layers, now_ns_);
+}
+
+// Counts what a step moves. `live` are the blocks of each home that move with it, if any do.
+void Regrouping::count_bytes(const HoldShards& hold,
+                             const std::vector<std::vector<BlockId>>& live) {
+  const auto sum = [](const std::vector<std::int64_t>& each) {
+    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
+  };
+  record_.weight_bytes += sum(weight_bytes_fetched(config_.spec, form_, hold));
+  if (live.empty()) {
+    return;
+  }
+  std::vector<Copy> homes(count());
+  std::vector<std::int64_t> blocks;
+  for (std::size_t device = 0; device < form_.group.size(); ++device) {
+    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
+  }
+  for (const std::vector<BlockId>& some : live) {
+    blocks.push_back(std::ssize(some));
+  }
+  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
 }
 
 void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
@@ -396,17 +415,12 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   }
   const std::string why =
       fmt::format("{} failed: {}", to_string(found->step), ready.failure->message);
-  const bool grows = together_ && std::holds_alternative<ResizeKv>(found->step);
   preparing_.erase(found);
-  if (grows) {  // the group forms without, and its KV grows then
-    group_.wide.kv.blocks = joined_.kv.blocks;
-    plan();
-    return;
-  }
   news_.failure = why;
-  const bool turns = record_.failure.empty();
-  turns ? turn(!together_, why) : plan();
-  if (!turns || forward() != together_) {
+  if (record_.failure.empty()) {
+    turn(!together_, why);
+  } else {
+    plan();
     try_later(why, kNsPerS);
   }
 }

@@ -57,10 +57,6 @@ struct GroupConfig {
 // Returns the KV blocks of a group if its KV takes all pages that are free.
 std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide);
 
-// Returns the form with which replicas of this form, which divide it, begin as a group. By layers,
-// it has the KV for which dropped layers make room on the way, if the forms may change.
-Form wide_form(const GroupConfig& config, const Form& home, int homes, GroupBy by, bool grows);
-
 // Returns true if a policy weighs groups against lower precision.
 bool weighs(const GroupConfig& config);
 
@@ -101,15 +97,12 @@ Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stati
 //     the way; the engines' steps end; join(). The engines go on with joint steps. HoldShards steps
 //     are prepared in the background and committed between joint steps. When attention has one
 //     copy, the steps end; unify(); the requests of all engines go to one new engine, under the
-//     first replica's id. By layers, the homes' KV grows as soon as all MLPs have left, so requests
-//     wait neither for attention nor for the group.
+//     first replica's id.
 //   apart: the group's engine goes back to the form with which it began, and no KV migrates; its
 //     steps end; each request gets a home and its blocks are moved there; divide(). The engines go
-//     on with joint steps; HoldShards steps fetch what they lack, and KV that had grown shrinks
-//     before MLPs return; the steps end; part().
+//     on with joint steps; HoldShards steps fetch what they lack; the steps end; part().
 //
-// A step that fails turns the direction once, and is tried again later after that. If KV cannot
-// grow, the group forms without. Single-threaded;
+// A step that fails turns the direction once, and is tried again later after that. Single-threaded;
 // all that it refers to must outlive it.
 class Regrouping {
  public:
@@ -200,12 +193,7 @@ class Regrouping {
   std::size_t count() const { return group_.homes.size(); }
   bool broken() const { return parts_ == Parts::kBroken; }
   bool wide_serves() const { return stage_ == Stage::kShrinking || stage_ == Stage::kDividing; }
-  // Homes whose KV has grown become one first even if they are to part, since only a whole group
-  // can wait until its requests need less.
-  bool forward() const { return together_ || (grown() && !broken()); }
-  bool grown() const;
-  bool no_kv_in_use() const;
-  const Form& target() const { return forward() ? group_.wide : joined_; }
+  const Form& target() const { return together_ ? group_.wide : joined_; }
 
   void settle();
   std::optional<Error> agree();
@@ -219,7 +207,6 @@ class Regrouping {
   void plan();
   void prepare();
   void commit();
-  void use_kv(std::int64_t blocks);
   void count_bytes(const HoldShards& hold, const std::vector<std::vector<BlockId>>& live);
   void unify();
   void shrink();

@@ -1,13 +1,10 @@
-// How the KV of homes changes its size for a group, how their engines become one, and one theirs
+// How the KV of homes shrinks for a group, how their engines become one, and one becomes theirs
 // again.
 
-#include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
-#include "cost/group_cost.h"
 #include "fleet/regrouping.h"
 
 namespace protean {
@@ -15,29 +12,7 @@ namespace {
 
 constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
 
-// Returns what each device has for a group of this form and its KV.
-PageBudget budget_of(const GroupConfig& config, const Form& wide) {
-  PageBudget budget = config.budget;
-  budget.pages -= budget.reserve + (config.wide_reserve ? config.wide_reserve(wide) : 0);
-  return budget;
-}
-
 }  // namespace
-
-std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
-  const PageBudget budget = budget_of(config, wide);
-  return std::max(wide.kv.blocks,
-                  kv_blocks_beside(config.spec, wide, budget.pages, budget.page_bytes));
-}
-
-Form wide_form(const GroupConfig& config, const Form& home, int homes, GroupBy by, bool grows) {
-  Form wide = divided_form(home, homes, by).value();
-  if (grows && by == GroupBy::kLayers) {
-    wide.kv.blocks = kv_blocks_halfway(config.spec, joined_form(home, homes), wide, homes,
-                                       budget_of(config, wide));
-  }
-  return wide;
-}
 
 Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt) {
   if (!engine.form()) {
@@ -129,7 +104,7 @@ bool Regrouping::grow_home(std::size_t home) {
 
 // Makes one engine of all.
 void Regrouping::unify() {
-  if (!forward()) {
+  if (!together_) {
     go_back_to_moving();
     return;
   }
@@ -139,7 +114,6 @@ void Regrouping::unify() {
   std::vector<EngineState> states;
   for (std::size_t home = 0; home < count(); ++home) {
     states.push_back(engine(home).release_all(now_ns_));
-    (void)engine(home).use_kv(group_.home.kv.blocks, true);
     Station& station = at(group_.homes[home]);
     station.executor->part();
     station.parked = home > 0;
@@ -164,54 +138,7 @@ void Regrouping::unify() {
   group_.first =
       std::exchange(station.engine, std::make_unique<Engine>(config, *station.executor, sink_));
   wide().absorb(std::move(all), now_ns_);
-  if (together_) {
-    end();
-  } else {
-    stage_ = Stage::kShrinking;
-  }
-}
-
-// Returns true if the homes' engines use the KV for which dropped layers made room.
-bool Regrouping::grown() const {
-  const Station& station = stations_[static_cast<std::size_t>(first().value)];
-  return joint_ != nullptr && station.engine->observe().kv_blocks > group_.home.kv.blocks;
-}
-
-bool Regrouping::no_kv_in_use() const {
-  return std::all_of(group_.homes.begin(), group_.homes.end(), [this](ReplicaId home) {
-    const Station& station = stations_[static_cast<std::size_t>(home.value)];
-    return station.engine->observe().kv_blocks_used == 0;
-  });
-}
-
-// Lets the homes' engines use so many blocks each. Those that have to give up blocks have no
-// requests: they lost them with a device, or another engine has them.
-void Regrouping::use_kv(std::int64_t blocks) {
-  for (std::size_t home = 0; home < count(); ++home) {
-    const bool uses = engine(home).use_kv(blocks, true);
-    check(uses, "homes shrink without requests");
-  }
-}
-
-// Counts what a step moves. `live` are the blocks of each home that move with it, if any do.
-void Regrouping::count_bytes(const HoldShards& hold,
-                             const std::vector<std::vector<BlockId>>& live) {
-  const auto sum = [](const std::vector<std::int64_t>& each) {
-    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
-  };
-  record_.weight_bytes += sum(weight_bytes_fetched(config_.spec, form_, hold));
-  if (live.empty()) {
-    return;
-  }
-  std::vector<Copy> homes(count());
-  std::vector<std::int64_t> blocks;
-  for (std::size_t device = 0; device < form_.group.size(); ++device) {
-    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
-  }
-  for (const std::vector<BlockId>& some : live) {
-    blocks.push_back(std::ssize(some));
-  }
-  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
+  end();
 }
 
 bool Regrouping::at_home_form() {
@@ -223,9 +150,6 @@ bool Regrouping::at_home_form() {
 // Takes the group's form back to the one with which it began.
 void Regrouping::shrink() {
   if (together_) {
-    if (at_home_form()) {  // else the engine has not given up any KV that its form has
-      (void)wide().use_kv(group_.wide.kv.blocks, false);
-    }
     end();
     return;
   }
@@ -240,19 +164,6 @@ void Regrouping::shrink() {
   if (at_home_form()) {
     if (wide().exchanges_kv()) {
       wait_.reason = "the group is still moving requests to or from another replica";
-      return;
-    }
-    if (wide().largest_need() > group_.home.kv.blocks) {
-      (void)wide().use_kv(group_.wide.kv.blocks, false);
-      wait_.reason = "a request needs more KV than a replica has";
-      return;
-    }
-    const std::int64_t before = wide().observe().preemptions_total;
-    const auto blocks_apart = static_cast<std::int64_t>(count()) * group_.home.kv.blocks;
-    const bool fits = wide().use_kv(blocks_apart, parts_ != Parts::kWithRoom);
-    record_.preempted += static_cast<int>(wide().observe().preemptions_total - before);
-    if (!fits) {
-      wait_.reason = "requests have more KV than the replicas have";
       return;
     }
     wide().hold_steps();
@@ -289,7 +200,6 @@ void Regrouping::divide() {
                                            parts_ != Parts::kWithRoom);
   if (!split.ok()) {
     wide().absorb(std::move(all), now_ns_);
-    (void)wide().use_kv(group_.wide.kv.blocks, false);
     wide().go_on(now_ns_);
     try_later(split.error().message, kRetryNs);
     stage_ = Stage::kShrinking;

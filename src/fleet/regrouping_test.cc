@@ -299,10 +299,9 @@ TEST(Regrouping, AnOperatorsFormIsOneInTheGroupAndAfterIt) {
   EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned);
   scene.send(WantForm{1, {.kv_blocks = 2 * scene.form.kv.blocks - 1}}, ReplicaId{0});
   ASSERT_FALSE(scene.sink.form_answer->ok());
-  EXPECT_EQ(
-      scene.sink.form_answer->error().message,
-      "47 KV blocks: a group keeps at least the 48 blocks that it began with: ask for more, or "
-      "split it first");
+  EXPECT_EQ(scene.sink.form_answer->error().message,
+            "47 KV blocks: a group keeps at least the 48 blocks of its replicas: ask for more, or "
+            "split it first");
   ASSERT_TRUE(scene.want({{0}, {1}}).ok());
   scene.settle();
   EXPECT_TRUE(scene.sink.forms.at(ReplicaId{0}).pinned);

@@ -25,22 +25,16 @@ MorphModel::MorphModel(Devices devices, const MorphCost& cost, std::uint64_t see
 MorphModel::Pages MorphModel::pages_of(const MorphStep& step) const {
   const auto* hold = std::get_if<HoldShards>(&step);
   const auto* swap = std::get_if<SwapComponent>(&step);
-  const std::int64_t of_swap =
-      swap != nullptr ? pages_to_prepare(spec_, form_, step, budget_.page_bytes) : 0;
-  const Form next = after(form_, step);
+  const std::int64_t most =
+      hold == nullptr ? pages_to_prepare(spec_, form_, step, budget_.page_bytes) : 0;
   Pages pages;
   for (int device = 0; device < static_cast<int>(form_.group.size()); ++device) {
-    const Holding& holding = form_.group[static_cast<std::size_t>(device)];
-    const auto kv_pages = [&](const Form& form) {
-      return kv_pages_on(spec_, form, device, budget_.page_bytes);
-    };
-    if (hold != nullptr) {
-      pages.push_back(pages_to_hold(spec_, form_, *hold, device, budget_.page_bytes));
-    } else if (swap != nullptr) {
-      pages.push_back(holding.of(swap->layer, swap->component).empty() ? 0 : of_swap);
-    } else {
-      pages.push_back(std::max<std::int64_t>(0, kv_pages(next) - kv_pages(form_)));
-    }
+    const bool concerned =
+        swap == nullptr ||
+        !form_.group[static_cast<std::size_t>(device)].of(swap->layer, swap->component).empty();
+    pages.push_back(hold != nullptr ? pages_to_hold(spec_, form_, *hold, device, budget_.page_bytes)
+                    : concerned     ? most
+                                    : 0);
   }
   return pages;
 }

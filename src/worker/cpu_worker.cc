@@ -377,7 +377,7 @@ void CpuWorker::prepare_on(const std::vector<int>& devices, MorphId id, const Mo
   for (const int device : devices) {
     DeviceWorker& worker = *group().devices[static_cast<std::size_t>(device)];
     if (const auto* const resize = std::get_if<ResizeKv>(&step)) {
-      worker.prepare(id, ResizeKv{resize->blocks / group().formation.home_count()});
+      worker.prepare(id, *resize);
     } else {
       worker.prepare(id, wanted_of(step, device));
     }
