@@ -32,7 +32,7 @@ std::string_view to_string(PlacementPolicy policy);
 
 struct PlacementOptions {
   PlacementPolicy policy = PlacementPolicy::kHybrid;
-  double theta = 0.2;  // argued in docs/planning.md
+  double theta = 0.2;  // argued in docs/simulated.md
 };
 
 // Where a configuration goes. `devices` are indices, stage after stage, TP devices of a stage
