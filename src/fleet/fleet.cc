@@ -213,13 +213,17 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
     return;
   }
   OutputBatch batch = batch_of(replica, now_ns);
-  batch.outputs.emplace_back(WishAnswered{
-      want.wish_id, serves ? make_error(ErrorCode::kExhausted,
-                                        "{} KV blocks: a group keeps at least the {} blocks of its "
-                                        "replicas: ask for more, or split it first",
-                                        *want.wish.kv_blocks, least)
-                           : make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value,
-                                        why_not(replica))});
+  if (serves) {
+    batch.outputs.emplace_back(WishAnswered{
+        want.wish_id, make_error(ErrorCode::kExhausted,
+                                 "{} KV blocks: a group keeps at least the {} blocks of its "
+                                 "replicas: ask for more, or split it first",
+                                 *want.wish.kv_blocks, least)});
+  } else {
+    batch.outputs.emplace_back(WishAnswered{
+        want.wish_id,
+        make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value, why_not(replica))});
+  }
   sink_.emit(std::move(batch));
 }
 
