@@ -153,7 +153,7 @@ class JoinedReplicas {
     return took;
   }
   // Prepares steps while decode steps run and commits them between two, at most `at_once` at a
-  // time, as a server does. Returns the milliseconds of each decode step.
+  // time, as a server does with what moves KV. Returns the milliseconds of each decode step.
   std::vector<double> change_in_pieces(std::span<const HoldShards> holds, std::size_t at_once) {
     std::vector<double> times;
     while (!holds.empty()) {

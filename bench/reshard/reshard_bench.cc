@@ -201,8 +201,8 @@ void report_overlap(const Scene& scene, PackedWeights& weights, int rounds) {
   }
 }
 
-// What steps take while replicas become one and part again as servers let them, and what they take
-// before and after.
+// What steps take while replicas become one and part again a few halves at a time, and what they
+// take before and after.
 void report_in_pieces(const Scene& scene, PackedWeights& weights, int rounds) {
   JoinedReplicas replicas(scene.spec, scene.homes, weights,
                           {.background_share = WorkerOptions().background_share});

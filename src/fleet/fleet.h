@@ -222,6 +222,7 @@ class Fleet : private TokenSink {
   static Load load_of(std::span<const Weighed> candidates, const Load& one);
   Way as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns) const;
   std::optional<Way> as_group(const Weighed& candidate, GroupBy by, const Load& load) const;
+  double seconds_to_change(const FormView& view, const Load& load, int batches) const;
   double seconds_to_group(const FormView& view, const Load& load) const;
   double seconds_to_part(const FormView& view, GroupBy by, const Load& load) const;
   static std::vector<std::int64_t> group_blocks(const GroupConfig& config, std::size_t replicas);

@@ -189,17 +189,22 @@ Load Fleet::load_of(std::span<const Weighed> candidates, const Load& one) {
   return load;
 }
 
-// Predicts the time in which two candidates become one: devices drop what moves no KV between two
-// steps, and exchange a half of the KV in use, of some layers between two steps.
-double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
+// Predicts the time in which devices exchange half of the KV in use, and change what they hold in
+// so many batches, each between two steps.
+double Fleet::seconds_to_change(const FormView& view, const Load& load, int batches) const {
   const GroupConfig& config = grouping_.config();
   const double kv_bytes = load.context_tokens / config.form.kv.block_tokens *
                           static_cast<double>(kv_block_bytes(config.spec, config.form.kv));
-  const int steps = ceil_div(config.spec.layers, config.steps_at_once) + 3;
   const double step_s = view.way.speed.step_s(
       view.way.course.to.precision,
       {.decoding = load.decoding / kHomes, .context_tokens = load.context_tokens / kHomes});
-  return kv_bytes / kHomes / view.copy_bytes_per_s + steps * step_s;
+  return kv_bytes / kHomes / view.copy_bytes_per_s + (batches + 2) * step_s;
+}
+
+// Predicts the time in which two candidates become one: they drop at once what moves no KV.
+double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
+  const GroupConfig& config = grouping_.config();
+  return seconds_to_change(view, load, 1 + ceil_div(config.spec.layers, config.steps_at_once));
 }
 
 // Predicts the time in which a group becomes its homes: they also fetch what they dropped.
@@ -211,7 +216,9 @@ double Fleet::seconds_to_part(const FormView& view, GroupBy by, const Load& load
       bytes -= component_bytes(config.spec, Component::kAttention, layer.attention);
     }
   }
-  return seconds_to_group(view, load) + static_cast<double>(bytes) / kHomes / view.copy_bytes_per_s;
+  const int batches = ceil_div(2 * config.spec.layers + 1, config.steps_at_once);
+  return seconds_to_change(view, load, batches) +
+         static_cast<double>(bytes) / kHomes / view.copy_bytes_per_s;
 }
 
 // Returns how a group's homes would serve, at the speed that their own steps have taught: what a

@@ -43,7 +43,7 @@ struct GroupConfig {
   // Returns the pages of each device that the KV of a group with this form leaves to others; empty:
   // none.
   std::function<std::int64_t(const Form&)> wide_reserve;
-  // HoldShards steps that copy or move KV and are committed between two joint steps, at most.
+  // HoldShards steps that copy weights or move KV: so many are committed between two joint steps.
   int steps_at_once = 1;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;

@@ -150,8 +150,8 @@ TEST(Regrouping, AFailedStepTurnsBackWithItsReason) {
   ASSERT_EQ(log.size(), 2 + 2 * (1 + kGroupLayers));
   EXPECT_EQ(log[0], "join");
   EXPECT_EQ(log[1], "embeddings in shards 0-1, 2-3");
-  EXPECT_EQ(log[8], "embeddings in shards 0-3, 0-3");
-  EXPECT_EQ(log[9], "part");
+  EXPECT_EQ(log[log.size() - 2], "embeddings in shards 0-3, 0-3");
+  EXPECT_EQ(log.back(), "part");
   scene.expect_all_answered();
 }
 

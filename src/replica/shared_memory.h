@@ -125,7 +125,7 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
   const Pages pages_;
   // Guarded by the mutex of `all_`.
   MemoryAccount account_;
-  std::int64_t all_bytes_ = 0;  // that models on its devices can own together, as it was opened
+  std::int64_t all_bytes_ = 0;  // that models on its devices can own together, when it was opened
   bool left_ = false;
   bool loaded_ = false;
   bool failed_ = false;       // its devices, while it is loaded

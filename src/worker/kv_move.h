@@ -53,8 +53,8 @@ std::vector<SharedHeads> shared_heads(const Holding& source, const Holding& here
 
 // The sides of a KvMove.
 struct KvMoveScene {
-  // By device: where the layer's array begins. A device whose array moves away for a failed one
-  // that may still write (KvStore::leave_addresses) is out of that one's reach from then on.
+  // By device: where the layer's array begins. If a device has failed and may still write, the
+  // others move their arrays (KvStore::leave_addresses), and it writes where nothing is read.
   std::vector<std::byte*> arrays;
   std::span<const std::vector<BlockId>> live;  // by home, in order
   std::int64_t slot_bytes = 0;                 // of a block here while each home has a copy

@@ -36,7 +36,8 @@ void Rank::avoid_late_writes(const GroupChange::Hold& hold) {
     return std::any_of(hold.shares.begin(), hold.shares.end(),
                        [](const auto& share) { return share->in_chunk(); });
   };
-  if (!in_chunk()) {
+  const cpu::GroupProgress& progress = place_.fabric->progress();
+  if (!in_chunk() || progress.failed(place_.on_fabric)) {  // its own array serves no more
     return;
   }
   Status moved;
