@@ -175,8 +175,8 @@ void ReplicaLoader::load_now(std::size_t model) {
 }
 
 // Models that sleep keep their claim to the memory in which they wake, and models that trade to the
-// pages of their quotas that have no memory yet. Accounts are read before pages:
-// what leaves a page meanwhile is counted. A model that is being loaded claims all of its memory.
+// pages of their quotas that have no memory yet. Accounts are read before pages: what leaves a page
+// meanwhile is counted. A model that is being loaded claims all of its memory.
 std::int64_t ReplicaLoader::claimed_bytes() const {
   std::int64_t bytes = defaults_.memory != nullptr ? defaults_.memory->claimed_bytes() : 0;
   for (const Resident& resident : residents_) {

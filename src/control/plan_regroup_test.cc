@@ -63,26 +63,31 @@ TEST(KvBlocksToRegroup, KvShrinksAsFarAsTheWayNeeds) {
   }
 }
 
+// A pipeline of two replicas, on the pages of one each, all of which its KV takes.
+struct FullPair {
+  ModelSpec spec = small_model(16);
+  Form home = replica_of(spec, 40);
+  PageBudget budget = exactly(spec, home);
+  Form form = divided_form(home, 2, GroupBy::kLayers).value();
+
+  FullPair() { form.kv.blocks = kv_blocks_beside(spec, form, budget.pages, kPageBytes); }
+};
+
 // Pipelines whose KV fills all pages become one. Their stages take KV of a layer and give back that
 // of another in turn: the weights that they drop make room for one layer's KV, not for two.
 TEST(KvBlocksToRegroup, FullPipelinesBecomeOneLayerByLayer) {
-  const ModelSpec spec = small_model(16);
-  const Form home = replica_of(spec, 40);
-  const PageBudget budget = exactly(spec, home);
-  Form pair = divided_form(home, 2, GroupBy::kLayers).value();
-  pair.kv.blocks = kv_blocks_beside(spec, pair, budget.pages, kPageBytes);
-  ASSERT_GT(pair.kv.blocks, 2 * home.kv.blocks);
-  EXPECT_EQ(kv_blocks_to_regroup(spec, pair, 2, GroupBy::kLayers, budget).value(), pair.kv.blocks);
+  const FullPair pair;
+  ASSERT_GT(pair.form.kv.blocks, 2 * pair.home.kv.blocks);
+  EXPECT_EQ(kv_blocks_to_regroup(pair.spec, pair.form, 2, GroupBy::kLayers, pair.budget).value(),
+            pair.form.kv.blocks);
 }
 
 TEST(KvBlocksToRegroup, AChangeThatTurnsHasTheWayBack) {
-  const ModelSpec spec = small_model(16);
-  const Form home = replica_of(spec, 40);
-  const PageBudget budget = exactly(spec, home);
-  Form pair = divided_form(home, 2, GroupBy::kLayers).value();
-  pair.kv.blocks = kv_blocks_beside(spec, pair, budget.pages, kPageBytes);
-  const Form joined = joined_form(pair, 2);
-  const Form wide = divided_form(pair, 2, GroupBy::kLayers).value();
+  const FullPair pair;
+  const ModelSpec& spec = pair.spec;
+  const PageBudget& budget = pair.budget;
+  const Form joined = joined_form(pair.form, 2);
+  const Form wide = divided_form(pair.form, 2, GroupBy::kLayers).value();
   const std::vector<MorphStep> steps = plan_regroup(spec, joined, wide, budget).value().steps;
   std::vector<MorphStep> back = plan_regroup(spec, wide, joined, budget).value().steps;
   ASSERT_EQ(back.size(), steps.size());

@@ -24,13 +24,10 @@ bool moves_kv(const MorphStep& step) {
 }
 
 // Returns true if devices give up shards for the step, and none copies anything.
-bool only_drops(const Form& form, const HoldShards& hold) {
-  for (std::size_t device = 0; device < form.group.size(); ++device) {
-    if (hold.runs[device].count > form.group[device].of(hold.layer, hold.component).count) {
-      return false;
-    }
-  }
-  return hold.component != Component::kAttention;
+bool only_drops(const ModelSpec& spec, const Form& form, const MorphStep& step) {
+  const auto fetched = weight_bytes_fetched(spec, form, std::get<HoldShards>(step));
+  return !moves_kv(step) &&
+         std::all_of(fetched.begin(), fetched.end(), [](std::int64_t bytes) { return bytes == 0; });
 }
 
 }  // namespace
@@ -336,7 +333,7 @@ void Regrouping::prepare() {
   bool dropping = false;  // which waits for no copy
   std::vector<MorphStep> next;
   for (const MorphStep& step : steps_) {
-    const bool drops = only_drops(form_, std::get<HoldShards>(step));
+    const bool drops = only_drops(config_.spec, form_, step);
     layers_left -= moves_kv(step) ? 1 : 0;
     copies_left -= drops ? 0 : 1;
     if (copies_left < 0 || layers_left < 0 || (dropping && !drops)) {
