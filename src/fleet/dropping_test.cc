@@ -274,7 +274,7 @@ TEST(Dropping, AGroupThatWaitsToPartStaysIfKvIsShortAgain) {
   for (int topic = 0; topic < 8; ++topic) {
     scene.arrive(topic, 36, topic == 0 ? 28 : 2);  // of 16 blocks in the end, and of 9
   }
-  const auto waits = [&] { return scene.sink.groups->stage == "waits for room in the replicas"; };
+  const auto waits = [&] { return scene.stage() == "waits for room in the replicas"; };
   for (int event = 0; event < 6'000 && !waits(); ++event) {
     if (event % 3 == 2) {
       scene.ready();
@@ -286,8 +286,7 @@ TEST(Dropping, AGroupThatWaitsToPartStaysIfKvIsShortAgain) {
   for (int topic = 10; topic < 18; ++topic) {
     scene.arrive(topic, 36, 2);
   }
-  EXPECT_TRUE(scene.sink.groups->running.has_value() ? scene.sink.groups->running->together
-                                                     : scene.groups() == "01");
+  EXPECT_TRUE(scene.changing() ? scene.running()->record.together : scene.groups() == "01");
   scene.settle();
   scene.expect_all_answered();
   EXPECT_EQ(scene.groups(), "0 1");

@@ -120,23 +120,27 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
 
 // Keeps a group that waits for room in its replicas if queued requests lack KV again.
 void Fleet::keep_dropped(TimeNs now_ns) {
-  const auto waits = grouping_.waits_to_part();
-  if (waits && grouping_.group(*waits).by == GroupBy::kLayers && lacking_blocks() > 0) {
-    const GroupWish wish{.groups = {grouping_.changing()}, .by = GroupBy::kLayers};
-    (void)grouping_.want(wish, kLacksKv, false, now_ns);
+  if (lacking_blocks() <= 0) {
+    return;
+  }
+  for (const ReplicaId waits : grouping_.waiting_to_part()) {
+    if (grouping_.waits_to_part(waits) && grouping_.group(waits).by == GroupBy::kLayers) {
+      const GroupWish wish{.groups = {grouping_.changing(waits)}, .by = GroupBy::kLayers};
+      (void)grouping_.want(wish, kLacksKv, false, now_ns);
+    }
   }
 }
 
 // Returns the blocks that queued requests need beyond those that are free. A group that waits to
 // part has no more than its replicas will have.
 std::int64_t Fleet::lacking_blocks() const {
-  const auto parts = grouping_.waits_to_part();
   std::int64_t lacking = 0;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const Observation& seen = seen_[i];
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
     const std::int64_t blocks =
-        parts && index_of(*parts) == i
-            ? std::min(seen.kv_blocks, grouping_.group(*parts).blocks_apart())
+        grouping_.waits_to_part(replica)
+            ? std::min(seen.kv_blocks, grouping_.group(replica).blocks_apart())
             : seen.kv_blocks;
     const std::int64_t free = std::max<std::int64_t>(0, blocks - seen.kv_blocks_used);
     lacking += in_service(i) ? seen.kv_blocks_awaited - free : 0;

@@ -51,10 +51,10 @@ std::int64_t Fleet::blocks_needed(const HeldRequest& held) const {
 
 ScaleCandidate Fleet::candidate_of(std::size_t index) const {
   const ReplicaId replica{static_cast<std::int32_t>(index)};
-  const bool waits = grouping_.waits_to_part() == replica;
+  const bool waits = grouping_.waits_to_part(replica);
   const bool grouped = waits || grouping_.is_group(replica);
   const std::size_t replicas =
-      waits ? grouping_.changing().size() : grouping_.replicas_of(replica).size();
+      waits ? grouping_.changing(replica).size() : grouping_.replicas_of(replica).size();
   const Observation& load = seen_[index];
   const std::size_t power = std::bit_width(replicas) - 1;
   const GroupBy by = divides_by(grouping_.config().scale);

@@ -8,19 +8,12 @@
 namespace protean {
 
 std::vector<ReplicaId> Grouping::devices_of(ReplicaId engine) const {
-  if (!running_ || !running_->joined() || !running_->concerns(engine)) {
-    return replicas_of(engine);
-  }
-  return changing();
+  const Regrouping* running = running_of(engine);
+  return running != nullptr && running->joined() ? replicas_of(*running) : replicas_of(engine);
 }
 
-std::vector<ReplicaId> Grouping::changing() const {
-  Replicas all;
-  for (const ReplicaId home : running_->group().homes) {
-    const Replicas some = replicas_of(home);
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
+std::vector<ReplicaId> Grouping::changing(ReplicaId replica) const {
+  return replicas_of(*running_of(replica));
 }
 
 std::vector<ReplicaId> Grouping::engines_of(ReplicaId replica) const {
@@ -62,12 +55,11 @@ void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   wanted_ = std::move(wanted);
   at_rest_ = false;
   reason_ = fmt::format("replica {} {}", replica.value, why);
-  if (!running_) {
-    return;
-  }
-  const Replicas concerned = changing();
-  if (std::find(concerned.begin(), concerned.end(), replica) != concerned.end()) {
-    running_->break_up(reason_);
+  for (const auto& running : running_) {
+    const Replicas concerned = replicas_of(*running);
+    if (std::find(concerned.begin(), concerned.end(), replica) != concerned.end()) {
+      running->break_up(reason_);
+    }
   }
 }
 

@@ -64,7 +64,8 @@ Status Grouping::check_shrink(Shape shape) const {
 // still. A group that there is has the precisions that it came to since it was formed.
 Form Grouping::form_of(const Shapes& shapes, ReplicaId replica) const {
   const auto& nested = shapes[index(replica)];
-  const bool changes = running_ && running_->concerns(replica);
+  const Regrouping* running = running_of(replica);
+  const bool changes = running != nullptr;
   if (!nested.empty()) {
     Form form = nested.back().wide;
     const std::optional<Form> now = stations_[index(replica)].engine->form();
@@ -74,8 +75,8 @@ Form Grouping::form_of(const Shapes& shapes, ReplicaId replica) const {
     }
     return form;
   }
-  if (changes && !running_->group().home.group.empty()) {
-    return running_->group().home;
+  if (changes && !running->group().home.group.empty()) {
+    return running->group().home;
   }
   const auto& groups = groups_[index(replica)];  // a group may part before
   const Engine& engine = groups.empty() ? *stations_[index(replica)].engine : *groups.front().first;

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
-#include "cost/group_cost.h"
 #include "cost/hold_pages.h"
 
 namespace protean {
@@ -378,27 +376,6 @@ void Regrouping::commit() {
   joint_->changing(layers, now_ns_);
 }
 
-// Counts what a step moves. `live` are the blocks of each home that move with it, if any do.
-void Regrouping::count_bytes(const HoldShards& hold,
-                             const std::vector<std::vector<BlockId>>& live) {
-  const auto sum = [](const std::vector<std::int64_t>& each) {
-    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
-  };
-  record_.weight_bytes += sum(weight_bytes_fetched(config_.spec, form_, hold));
-  if (live.empty()) {
-    return;
-  }
-  std::vector<Copy> homes(count());
-  std::vector<std::int64_t> blocks;
-  for (std::size_t device = 0; device < form_.group.size(); ++device) {
-    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
-  }
-  for (const std::vector<BlockId>& some : live) {
-    blocks.push_back(std::ssize(some));
-  }
-  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
-}
-
 void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   now_ns_ = now_ns;
   const auto found = std::find_if(preparing_.begin(), preparing_.end(),
@@ -422,12 +399,15 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   }
 }
 
-void Regrouping::on(const MorphDone& done, TimeNs now_ns) {
+bool Regrouping::on(const MorphDone& done, TimeNs now_ns) {
+  if (std::erase(committed_, done.id) == 0) {
+    return false;
+  }
   now_ns_ = now_ns;
-  check(std::erase(committed_, done.id) == 1, "each commit is done once");
   if (committed_.empty()) {
     joint_->changed(now_ns);
   }
+  return true;
 }
 
 void Regrouping::step_done(ReplicaId replica, TimeNs now_ns) {

@@ -132,7 +132,8 @@ class Regrouping {
   bool committing() const { return !committed_.empty(); }
 
   void on(const MorphReady& ready, TimeNs now_ns);
-  void on(const MorphDone& done, TimeNs now_ns);
+  // Returns true if the step is one of this change.
+  bool on(const MorphDone& done, TimeNs now_ns);
   void step_done(ReplicaId replica, TimeNs now_ns);  // before its engine is told
   // Does what can be done now. Must be called after each event.
   void advance(TimeNs now_ns);

@@ -1,10 +1,13 @@
 // How the KV of homes shrinks for a group, how their engines become one, and one becomes theirs
 // again.
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "cost/group_cost.h"
 #include "fleet/regrouping.h"
 
 namespace protean {
@@ -139,6 +142,27 @@ void Regrouping::unify() {
       std::exchange(station.engine, std::make_unique<Engine>(config, *station.executor, sink_));
   wide().absorb(std::move(all), now_ns_);
   end();
+}
+
+// Counts what a step moves. `live` are the blocks of each home that move with it, if any do.
+void Regrouping::count_bytes(const HoldShards& hold,
+                             const std::vector<std::vector<BlockId>>& live) {
+  const auto sum = [](const std::vector<std::int64_t>& each) {
+    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
+  };
+  record_.weight_bytes += sum(weight_bytes_fetched(config_.spec, form_, hold));
+  if (live.empty()) {
+    return;
+  }
+  std::vector<Copy> homes(count());
+  std::vector<std::int64_t> blocks;
+  for (std::size_t device = 0; device < form_.group.size(); ++device) {
+    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
+  }
+  for (const std::vector<BlockId>& some : live) {
+    blocks.push_back(std::ssize(some));
+  }
+  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
 }
 
 bool Regrouping::at_home_form() {

@@ -96,39 +96,39 @@ struct GroupStorm : ReplicasTest {
     bool ends = false;
     bool whole = false;  // each replica has all its KV
     int batches_left = 1;
-    load.run(kMostRequests, 3 * static_cast<std::uint64_t>(replicas),
-             [&](const OutputBatch& batch) {
-               for (const Output& output : batch.outputs) {
-                 const auto* answer = std::get_if<GroupsAnswered>(&output);
-                 if (answer != nullptr && !answer->changes.ok()) {
-                   load.enough();
-                   FAIL() << answer->changes.error().message;
-                 }
-               }
-               status = batch.groups ? batch.groups : status;
-               if (batch.form) {
-                 expect_pages(*batch.form, options);
-                 kv[batch.replica] = batch.form->form.kv;
-                 resizes += batch.form->kv_resizes_total;
-               }
-               const bool there = !status || (!status->running && groups_of(*status) == wanted);
-               whole = std::ranges::all_of(
-                   kv, [&](const auto& one) { return one.second == options.sizing.form.kv; });
-               if (--batches_left > 0) {
-                 return;
-               }
-               if (ends) {
-                 if (there && whole) {
-                   load.enough();
-                 }
-               } else if (status && status->together_total + status->apart_total >= changes) {
-                 ends = true;
-                 want(1);
-               } else if (there || wanted.empty() || below(100) == 0) {
-                 want(sizes[next++ % sizes.size()]);
-                 batches_left = below(20);
-               }
-             });
+    load.run(
+        kMostRequests, 3 * static_cast<std::uint64_t>(replicas), [&](const OutputBatch& batch) {
+          for (const Output& output : batch.outputs) {
+            const auto* answer = std::get_if<GroupsAnswered>(&output);
+            if (answer != nullptr && !answer->changes.ok()) {
+              load.enough();
+              FAIL() << answer->changes.error().message;
+            }
+          }
+          status = batch.groups ? batch.groups : status;
+          if (batch.form) {
+            expect_pages(*batch.form, options);
+            kv[batch.replica] = batch.form->form.kv;
+            resizes += batch.form->kv_resizes_total;
+          }
+          const bool there = !status || (status->running.empty() && groups_of(*status) == wanted);
+          whole = std::ranges::all_of(
+              kv, [&](const auto& one) { return one.second == options.sizing.form.kv; });
+          if (--batches_left > 0) {
+            return;
+          }
+          if (ends) {
+            if (there && whole) {
+              load.enough();
+            }
+          } else if (status && status->together_total + status->apart_total >= changes) {
+            ends = true;
+            want(1);
+          } else if (there || wanted.empty() || below(100) == 0) {
+            want(sizes[next++ % sizes.size()]);
+            batches_left = below(20);
+          }
+        });
     ASSERT_FALSE(HasFatalFailure());
     ASSERT_NE(status, nullptr);
     EXPECT_GE(status->together_total + status->apart_total, changes);
