@@ -1,11 +1,13 @@
 #pragma once
 
+#include <map>
 #include <set>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "contract/form.h"
+#include "contract/home_blocks.h"
 #include "contract/morph.h"
 #include "contract/step.h"
 #include "fleet/token_kv_for_test.h"
@@ -60,6 +62,22 @@ struct GroupedWork {
     bool unified = false;
     std::vector<std::vector<BlockId>> live;
   };
+
+  static std::vector<Form> forms_of(const std::map<ReplicaId, Home>& homes,
+                                    const std::vector<ReplicaId>& replicas) {
+    std::vector<Form> forms;
+    for (const ReplicaId replica : replicas) {
+      forms.push_back(homes.at(replica).form);
+    }
+    return forms;
+  }
+  static HomeBlocks blocks_of(const std::vector<Home>& parts) {
+    std::vector<std::int64_t> each;
+    for (const Home& part : parts) {
+      each.push_back(part.form.kv.blocks);
+    }
+    return HomeBlocks(std::move(each));
+  }
 };
 
 }  // namespace protean

@@ -133,6 +133,8 @@ class Grouping {
   Result<Regroup> rest_of(const Regrouping& running, Shapes& shapes) const;
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   bool keeps_kv(const Shapes& shapes, const Change& change) const;
+  std::vector<Form> forms_now(const Shapes& shapes, const Replicas& homes) const;
+  bool rebalances(const Shapes& shapes, const Change& change) const;
   Status check_shrink(Shape shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;

@@ -286,7 +286,7 @@ TEST(SchedulerHomes, WhatFindsNoRoomIsPreemptedOnlyIfAsked) {
 }
 
 TEST(SchedulerHomes, HomesOfUnequalSizeBecomeOneAndPart) {
-  HomesScene scene(HomeBlocks({8, 20}));
+  HomesScene scene(HomeBlocks(std::vector<std::int64_t>{8, 20}));
   ASSERT_TRUE(scene.add(0, 2, 20, 9).ok());
   ASSERT_TRUE(scene.add(1, 3, 50, 9).ok());  // beyond what the smaller home holds
   ASSERT_TRUE(scene.add(1, 4, 12, 9).ok());
