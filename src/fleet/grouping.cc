@@ -198,10 +198,7 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     return Regroup{change.homes, change.by, false, *std::move(morph)};
   }
   if (rebalances(shapes, change)) {
-    nested.push_back(rebalanced(config_, change.homes, forms_now(shapes, change.homes)).value());
-    const Shape& shape = nested.back();
-    return Regroup{change.homes, change.by, true,
-                   plan_regroup(config_.spec, shape.joined(), shape.wide, config_.budget).value()};
+    return look_ahead_rebalanced(change, shapes);
   }
   Shape shape{.homes = change.homes,
               .by = change.by,

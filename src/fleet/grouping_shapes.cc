@@ -59,6 +59,21 @@ bool Grouping::rebalances(const Shapes& shapes, const Change& change) const {
   return of_unequal_length(forms) && rebalanced(config_, change.homes, std::move(forms)).ok();
 }
 
+Regroup Grouping::look_ahead_rebalanced(const Change& change, Shapes& shapes) const {
+  Shape shape = rebalanced(config_, change.homes, forms_now(shapes, change.homes)).value();
+  Morph morph = plan_regroup(config_.spec, shape.joined(), shape.wide, config_.budget).value();
+  shapes[index(change.homes.front())].push_back(std::move(shape));
+  return {change.homes, change.by, true, std::move(morph)};
+}
+
+bool Grouping::join_at_once(const Replicas& replicas) {
+  std::vector<Wanted> before =
+      std::exchange(wanted_, {{.replicas = replicas, .by = GroupBy::kLayers, .reason = {}}});
+  const std::optional<Change> change = next_change(shapes(), {});
+  wanted_ = std::move(before);
+  return change && change->together;
+}
+
 // Refuses a policy a group for which KV shrinks, if that gains nothing or has to preempt a request.
 Status Grouping::check_shrink(Shape shape) const {
   if (!shape.unequal.empty()) {  // it keeps its KV
