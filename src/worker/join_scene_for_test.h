@@ -304,6 +304,12 @@ class JoinScene {
       joined.blocks.push_back(joining[i].form.kv.blocks);
       joined.member_home.resize(joined.members.size(), static_cast<int>(i));
     }
+    std::size_t device = 0;
+    for (const Group& home : joining) {
+      for (std::size_t i = 0; i < home.form.group.size(); ++i) {
+        joined.form.group[device++].home_blocks = home.form.kv.blocks;
+      }
+    }
     worker(joined.leader).join(others);
     return joined;
   }
