@@ -92,38 +92,6 @@ std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) co
   return groups;
 }
 
-// Makes the groups in which these replicas are, or which they become by a change that goes on, the
-// wanted ones, and those of others that were to be in a group with them.
-void Grouping::keep_groups(std::set<ReplicaId> kept) {
-  Shapes ahead = shapes();
-  for (const auto& running : running_) {
-    if (running->together()) {
-      ahead[index(running->group().homes.front())].push_back(running->group());
-    }
-  }
-  std::vector<Replicas> groups = groups_in(ahead);
-  const auto joins = [&kept](const Replicas& replicas) {
-    const bool concerned = std::any_of(replicas.begin(), replicas.end(),
-                                       [&](ReplicaId replica) { return kept.contains(replica); });
-    if (concerned) {
-      kept.insert(replicas.begin(), replicas.end());
-    }
-    return concerned;
-  };
-  for (std::size_t before = 0; before != kept.size();) {
-    before = kept.size();
-    std::erase_if(wanted_, [&](const Wanted& wanted) { return joins(wanted.replicas); });
-    std::for_each(groups.begin(), groups.end(), joins);
-  }
-  for (Replicas& replicas : groups) {
-    if (kept.contains(replicas.front())) {
-      const auto& nested = ahead[index(replicas.front())];
-      const auto by = nested.empty() ? std::nullopt : std::optional(nested.back().by);
-      wanted_.push_back({std::move(replicas), by, {}, false});
-    }
-  }
-}
-
 // Returns the next change on the way to the wanted groups, of replicas that no other change
 // concerns; nothing if there is none.
 std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
