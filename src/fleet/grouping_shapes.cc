@@ -67,8 +67,8 @@ Regroup Grouping::look_ahead_rebalanced(const Change& change, Shapes& shapes) co
 }
 
 bool Grouping::join_at_once(const Replicas& replicas) {
-  std::vector<Wanted> before =
-      std::exchange(wanted_, {{.replicas = replicas, .by = GroupBy::kLayers, .reason = {}}});
+  std::vector<Wanted> before = std::exchange(
+      wanted_, std::vector<Wanted>{Wanted{replicas, GroupBy::kLayers, std::string(), false}});
   const std::optional<Change> change = next_change(shapes(), {});
   wanted_ = std::move(before);
   return change && change->together;
