@@ -13,11 +13,12 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
     : dispatch_(dispatch),
       sink_(sink),
       exchange_(exchange),
-      blocks_of_(group_blocks(groups, members.size())),
       stations_(members.size()),
       watches_(members.size()),
       grouping_(std::move(groups), stations_, *this),
       seen_(members.size()),
+      scaling_(grouping_, stations_, seen_, formed_),
+      weighing_(grouping_, stations_, formed_, scaling_.most_blocks()),
       shortage_{.vote = {},
                 .demand = {static_cast<int>(members.size()), grouping_.config().scaler_after_ns},
                 .told = {}} {
@@ -97,14 +98,15 @@ void Fleet::regroup(TimeNs now_ns) {
   grouping_.advance(now_ns);
   count_failures(now_ns);
   if (!grouping_.busy()) {
-    forget_parted();
+    formed_.forget_parted(grouping_);
   }
-  if (scales() || !held_.empty()) {
+  if (scaling_.forms_groups() || !held_.empty()) {
     serve_held(now_ns);
   }
   const GroupConfig& config = grouping_.config();
   const bool may_part = held_.empty() || config.scale == ScalePolicy::kLayers;
-  if (scales() && config.scale != ScalePolicy::kJoint && may_part && !grouping_.busy()) {
+  if (scaling_.forms_groups() && config.scale != ScalePolicy::kJoint && may_part &&
+      !grouping_.busy()) {
     scale_down(now_ns);
   }
   if (config.drop == DropPolicy::kPaper) {
@@ -129,14 +131,42 @@ void Fleet::regroup(TimeNs now_ns) {
   }
 }
 
-void Fleet::on(Arrival& arrival, TimeNs now_ns) {
-  const Request& request = arrival.request;
-  const Asked asked{request.id, std::ssize(request.prompt),
-                    blocks_needed(std::ssize(request.prompt), request.max_tokens)};
-  place(arrival, now_ns);
-  if (weighs(grouping_.config())) {
-    count_arrival(asked, now_ns);
+// Forms or parts a group if that pays, else lets engines lower their precision as their policies
+// decide. If groups cannot be had, nothing is weighed for a while.
+void Fleet::weigh(TimeNs now_ns) {
+  if (!weighing_.due(now_ns)) {
+    return;
   }
+  if (held_.empty() && now_ns >= attempts_.not_before_ns) {
+    for (const Weighing::Proposal& proposal : weighing_.proposals(now_ns)) {
+      if (ask(proposal.wish, proposal.reason, false, now_ns).ok()) {
+        return;
+      }
+      attempts_.not_before_ns = now_ns + kNsPerS;
+    }
+  }
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    if (in_service(i)) {
+      stations_[i].engine->allow_lowering(now_ns);
+    }
+  }
+}
+
+void Fleet::on(Arrival& arrival, TimeNs now_ns) {
+  const RequestId request = arrival.request.id;
+  const std::int64_t prompt_tokens = std::ssize(arrival.request.prompt);
+  const std::int64_t blocks = scaling_.blocks_needed(arrival.request);
+  place(arrival, now_ns);
+  if (weighs(grouping_.config()) && accepted(request)) {
+    weighing_.arrived(prompt_tokens, blocks, now_ns);
+  }
+}
+
+// Returns true if the request was not refused and has not ended.
+bool Fleet::accepted(RequestId request) const {
+  return owner_.contains(request) || std::ranges::any_of(held_, [&](const HeldRequest& held) {
+           return held.asks().id == request;
+         });
 }
 
 void Fleet::place(Arrival& arrival, TimeNs now_ns) {
@@ -156,26 +186,18 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
   }
   std::size_t chosen = 0;
   std::vector<std::size_t> to_grow;  // candidates that can hold the request with their neighbours
-  if (candidates_.views.size() > 1 || scales()) {
+  if (candidates_.views.size() > 1 || scaling_.forms_groups()) {
     for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
       candidates_.views[i].expected =
           stations_[candidates_.replicas[i]].engine->prospect(arrival.request, now_ns);
     }
-    if (scales()) {
-      if (grouping_.config().scale == ScalePolicy::kNeighbours) {
-        to_grow = overlook_length(arrival.request);
-      } else if (hold(arrival, now_ns)) {
+    if (scaling_.forms_groups()) {
+      if (scaling_.must_wait(arrival.request, candidates_, !held_.empty())) {
+        keep_waiting(arrival, std::nullopt, now_ns);
         return;
       }
-      const std::int64_t blocks =
-          blocks_needed(std::ssize(arrival.request.prompt), arrival.request.max_tokens);
-      const ScalePolicy scale = grouping_.config().scale;
-      const bool widest = scale == ScalePolicy::kPaper || scale == ScalePolicy::kLayers;
-      if (widest && blocks > blocks_of_.front()) {
-        pass_over_narrow();
-      } else {
-        pass_over_closing();
-      }
+      to_grow = scaling_.overlook_length(arrival.request, candidates_);
+      scaling_.narrow_down(arrival.request, candidates_);
     }
     chosen = choose_replica(dispatch_.router, candidates_.views, turn % candidates_.views.size());
   }
@@ -194,7 +216,7 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
 void Fleet::on(const WantGroups& want, TimeNs now_ns) {
   auto changes = grouping_.want(want.wish, "an operator's wish", true, now_ns);
   if (changes.ok()) {
-    forget_groups(want.wish);
+    formed_.forget(want.wish);
   }
   OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
   batch.outputs.emplace_back(GroupsAnswered{want.wish_id, std::move(changes)});
@@ -274,7 +296,7 @@ std::optional<std::size_t> Fleet::least_loaded_without_queue() const {
   std::optional<std::size_t> least;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     if (in_service(i) && seen_[i].waiting == 0 &&
-        (!least || seen_[i].running < seen_[*least].running) && !closes(i)) {
+        (!least || seen_[i].running < seen_[*least].running) && !scaling_.closes(i)) {
       least = i;
     }
   }
@@ -335,7 +357,7 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
     next_ns = std::min(next_ns.value_or(attempts_.not_before_ns), attempts_.not_before_ns);
   }
   if (weighs(grouping_.config()) && !formed_.empty() && !grouping_.busy()) {
-    const TimeNs weighing_ns = std::max(weighing_.next_ns, now_ns_ + 1);
+    const TimeNs weighing_ns = std::max(weighing_.next_ns(), now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(weighing_ns), weighing_ns);
   }
   for (std::size_t i = 0; i < stations_.size(); ++i) {

@@ -8,11 +8,6 @@
 
 namespace protean {
 
-// Returns true if the replica's engine serves, and all devices that it depends on work.
-bool Fleet::in_service(std::size_t index) const {
-  return !stations_[index].parked && !grouping_.broken(ReplicaId{static_cast<std::int32_t>(index)});
-}
-
 // Returns true if the replica's engine lives on. The engine of a broken group does until the group
 // has parted.
 bool Fleet::has_deadlines(std::size_t index) const {
@@ -47,7 +42,8 @@ void Fleet::await_survivors(Arrival& arrival, TimeNs now_ns) {
                       "no replica is in service, because all devices have failed: start the server "
                       "again"),
            now_ns);
-  } else if (expected.refusal && !(scales() && could_grow_for(arrival.request))) {
+  } else if (expected.refusal &&
+             !(scaling_.forms_groups() && scaling_.could_grow_for(arrival.request))) {
     refuse(arrival.request.id, *expected.refusal, now_ns);
   } else {
     keep_waiting(arrival, std::nullopt, now_ns);

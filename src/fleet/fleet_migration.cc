@@ -116,7 +116,7 @@ void Fleet::balance(TimeNs now_ns) {
       const Observation& load = seen_[i];
       const bool has_place =
           load.running + load.waiting < stations_[i].engine->limits().max_num_seqs;
-      const bool closing = scales() && is_closing(candidate_of(i));
+      const bool closing = scaling_.forms_groups() && is_closing(scaling_.candidate_of(i));
       // What moves to a replica that waits for its turn would wait with it.
       const bool waits = stations_[i].executor->own().awaits_turn();
       candidates.push_back(
