@@ -12,12 +12,13 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
              KvExchange* exchange, GroupConfig groups)
     : dispatch_(dispatch),
       sink_(sink),
-      exchange_(exchange),
+      exchanges_(exchange != nullptr),
       stations_(members.size()),
       watches_(members.size()),
       grouping_(std::move(groups), stations_, *this),
       seen_(members.size()),
       scaling_(grouping_, stations_, seen_, formed_),
+      migrations_(grouping_, stations_, seen_, exchange),
       weighing_(grouping_, stations_, formed_, scaling_.most_blocks()),
       shortage_{.vote = {},
                 .demand = {static_cast<int>(members.size()), grouping_.config().scaler_after_ns},
@@ -83,9 +84,13 @@ void Fleet::handle(Event event) {
                           }
                         }},
              event.what);
-  advance_migrations(now_ns);
+  migrations_.advance(now_ns);
+  follow_moved(migrations_.take_moved());
   spread_queue(now_ns);
-  balance(now_ns);
+  if (dispatch_.migrate == MigratePolicy::kLoad) {
+    migrations_.balance(scaling_, now_ns);
+    follow_moved(migrations_.take_moved());
+  }
   watch(now_ns);
   regroup(now_ns);
   tell_replicas_wanted(now_ns);
@@ -118,16 +123,21 @@ void Fleet::regroup(TimeNs now_ns) {
   if (weighs(config)) {
     weigh(now_ns);
   }
-  for (const auto& [request, replica] : grouping_.take_moved()) {
-    const auto owner = owner_.find(request);
-    if (owner != owner_.end()) {
-      owner->second = replica;
-    }
-  }
+  follow_moved(grouping_.take_moved());
   if (auto status = grouping_.status_if_changed()) {
     OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
     batch.groups = std::move(status);
     sink_.emit(std::move(batch));
+  }
+}
+
+// Requests that have not ended are in other replicas now.
+void Fleet::follow_moved(const std::vector<std::pair<RequestId, ReplicaId>>& moved) {
+  for (const auto& [request, replica] : moved) {
+    const auto owner = owner_.find(request);
+    if (owner != owner_.end()) {
+      owner->second = replica;
+    }
   }
 }
 
@@ -211,6 +221,45 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
   }
   owner_.emplace(arrival.request.id, replica);
   at(replica).handle({now_ns, std::move(arrival), replica});
+}
+
+void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
+  if (const auto to = migrations_.copied(copied.id, now_ns)) {
+    watches_[index_of(*to)].since_ns = now_ns;
+  }
+}
+
+void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
+  const Result<int> begun = migrate(from, want.to, want.requests, now_ns);
+  OutputBatch batch = batch_of(from, now_ns);
+  batch.outputs.emplace_back(MigrationAnswered{want.wish_id, begun});
+  batch.migrations = migrations_.changed();
+  sink_.emit(std::move(batch));
+}
+
+Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns) {
+  if (!exchanges_ || from == to) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "requests cannot move from replica {} to replica {}: name two replicas of a "
+                      "server that has several",
+                      from.value, to.value);
+  }
+  for (const ReplicaId replica : {from, to}) {
+    if (!migrations_.may_migrate(replica)) {
+      return make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value, why_not(replica));
+    }
+  }
+  const int chosen = migrations_.choose(from, to, requests, now_ns);
+  follow_moved(migrations_.take_moved());
+  return chosen;
+}
+
+void Fleet::tell_migrations(TimeNs now_ns) {
+  if (auto changed = migrations_.changed()) {
+    OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
+    batch.migrations = std::move(changed);
+    sink_.emit(std::move(batch));
+  }
 }
 
 void Fleet::on(const WantGroups& want, TimeNs now_ns) {

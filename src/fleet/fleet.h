@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,7 +19,7 @@
 #include "fleet/formed_groups.h"
 #include "fleet/group_scaling.h"
 #include "fleet/grouping.h"
-#include "fleet/live_migration.h"
+#include "fleet/live_migrations.h"
 #include "fleet/router.h"
 #include "fleet/scaling.h"
 #include "fleet/station.h"
@@ -89,12 +88,6 @@ class Fleet : private TokenSink {
   Observation observe(ReplicaId replica) const { return at(replica).observe(); }
 
  private:
-  struct Migration {
-    ReplicaId from;
-    ReplicaId to;
-    LiveMigration steps;
-  };
-
   // For how long the executor of a replica's engine has something to do and nothing has ended, and
   // its devices have prepared nothing more.
   struct Watch {
@@ -117,19 +110,6 @@ class Fleet : private TokenSink {
     ReplicaDemand demand;
     std::optional<ReplicasWanted> told;
   };
-  struct ToMigrate {
-    RequestId request;
-    ReplicaId from;
-    ReplicaId to;
-  };
-  // Requests that move between replicas with their KV.
-  struct Moves {
-    std::map<CopyId, Migration> running;
-    std::deque<ToMigrate> queued;  // not begun yet
-    std::uint64_t last_copy = 0;
-    Migrations told;
-  };
-
   static std::size_t index_of(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Engine& at(ReplicaId replica) const { return *stations_.at(index_of(replica)).engine; }
   void on(Arrival& arrival, TimeNs now_ns);
@@ -181,28 +161,18 @@ class Fleet : private TokenSink {
   void watch_preparations(std::size_t index, TimeNs now_ns);
   void take_out_late(ReplicaId replica, TimeNs timeout_ns, TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
-  void forget_migrations(ReplicaId replica, TimeNs now_ns);
   void tick(TimeNs now_ns);
   std::optional<std::size_t> least_loaded_without_queue() const;
   void spread_queue(TimeNs now_ns);
-  bool may_migrate(ReplicaId replica) const;
   std::string why_not(ReplicaId replica) const;
-  bool begin_migrations(TimeNs now_ns);
-  bool begin_migration(const ToMigrate& next, TimeNs now_ns);
-  void balance(TimeNs now_ns);
-  std::optional<RequestId> to_give(std::size_t giver, std::size_t taker) const;
-  bool migrates(ReplicaId replica) const;
-  void advance_migrations(TimeNs now_ns);
-  Migrations migrations() const;
-  std::shared_ptr<const Migrations> changed_migrations();
+  void follow_moved(const std::vector<std::pair<RequestId, ReplicaId>>& moved);
   void tell_migrations(TimeNs now_ns);
   OutputBatch batch_of(ReplicaId replica, TimeNs now_ns) const;
-  void follow(CopyId id, std::optional<std::vector<BlockMove>> blocks);
   void emit(OutputBatch batch) override;
 
   const Dispatch dispatch_;
   TokenSink& sink_;
-  KvExchange* const exchange_;
+  const bool exchanges_;           // requests that decode can move
   std::vector<Station> stations_;  // by replica
   std::vector<Watch> watches_;     // by replica
   Grouping grouping_;
@@ -211,9 +181,9 @@ class Fleet : private TokenSink {
   RouteCandidates candidates_;                      // a member, so that its memory is reused
   std::size_t turn_ = 0;
   std::deque<HeldRequest> held_;  // accepted, for a group that can hold them
-  Moves moves_;
   FormedGroups formed_;
   GroupScaling scaling_;
+  LiveMigrations migrations_;
   Weighing weighing_;
   Attempts attempts_;
   Shortage shortage_;

@@ -53,11 +53,9 @@ void Fleet::await_survivors(Arrival& arrival, TimeNs now_ns) {
 // Returns true while the replica's executor has something to end that is watched.
 bool Fleet::awaits_devices(std::size_t index) const {
   const ReplicaId replica{static_cast<std::int32_t>(index)};
-  const bool copies = std::any_of(
-      moves_.running.begin(), moves_.running.end(),
-      [&](const auto& one) { return one.second.to == replica && one.second.steps.copies(); });
   return watches_[index].timeout_ns != 0 && has_deadlines(index) &&
-         (copies || stations_[index].engine->awaits_executor() || grouping_.committing(replica));
+         (migrations_.copies_to(replica) || stations_[index].engine->awaits_executor() ||
+          grouping_.committing(replica));
 }
 
 // Finds devices that have something to do and end nothing, and takes their replicas out of service.
@@ -129,7 +127,7 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   }
   const std::vector<ReplicaId> engines = grouping_.engines_of(replica);
   for (const ReplicaId engine : engines) {
-    forget_migrations(engine, now_ns);
+    migrations_.forget(engine, now_ns);
   }
   station.failure = why;
   station.executor->own().give_up();
@@ -146,18 +144,6 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
     held.at.reset();  // any group may hold it, because runs of neighbours have gaps now
   }
   grouping_.fail(replica, why, now_ns);
-}
-
-// Devices that the replica's engine depends on have failed.
-void Fleet::forget_migrations(ReplicaId replica, TimeNs now_ns) {
-  for (auto next = moves_.running.begin(); next != moves_.running.end();) {
-    Migration& migration = next->second;
-    const bool concerned = migration.from == replica || migration.to == replica;
-    if (concerned) {
-      migration.steps.forget(now_ns);
-    }
-    next = concerned ? moves_.running.erase(next) : std::next(next);
-  }
 }
 
 }  // namespace protean
