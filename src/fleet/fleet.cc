@@ -14,11 +14,11 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
       sink_(sink),
       exchanges_(exchange != nullptr),
       stations_(members.size()),
-      watches_(members.size()),
       grouping_(std::move(groups), stations_, *this),
       seen_(members.size()),
       scaling_(grouping_, stations_, seen_, formed_),
       migrations_(grouping_, stations_, seen_, exchange),
+      watch_(grouping_, stations_, migrations_),
       weighing_(grouping_, stations_, formed_, scaling_.most_blocks()),
       shortage_{.vote = {},
                 .demand = {static_cast<int>(members.size()), grouping_.config().scaler_after_ns},
@@ -34,7 +34,7 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
     stations_[i].executor = std::make_unique<HomeExecutor>(*members[i].executor);
     stations_[i].engine = std::make_unique<Engine>(config, *stations_[i].executor, outputs);
     seen_[i] = stations_[i].engine->observe();
-    watches_[i].timeout_ns = members[i].device_timeout_ns;
+    watch_.set_timeout(config.replica, members[i].device_timeout_ns);
   }
 }
 
@@ -59,7 +59,7 @@ void Fleet::handle(Event event) {
                         [&](const WantGroups& want) { on(want, now_ns); },
                         [&](WantForm& want) { on(want, replica, now_ns); },
                         [&](const WantQuota&) {
-                          if (has_deadlines(index_of(replica))) {
+                          if (grouping_.engine_lives(replica)) {
                             pass_on();
                           }
                         },
@@ -67,19 +67,19 @@ void Fleet::handle(Event event) {
                         [&](const Tick&) { tick(now_ns); },
                         [&](const StepDone& done) {
                           if (!is_late(done, replica)) {
-                            watches_[index_of(replica)].since_ns = now_ns;
+                            watch_.ended(replica, now_ns);
                             grouping_.step_done(replica, now_ns);
                             pass_on();
                           }
                         },
                         [&](const MorphReady& ready) {
-                          if (!grouping_.on(ready, now_ns) && has_deadlines(index_of(replica))) {
+                          if (!grouping_.on(ready, now_ns) && grouping_.engine_lives(replica)) {
                             pass_on();
                           }
                         },
                         [&](const MorphDone& done) {
-                          watches_[index_of(replica)].since_ns = now_ns;
-                          if (!grouping_.on(done, now_ns) && has_deadlines(index_of(replica))) {
+                          watch_.ended(replica, now_ns);
+                          if (!grouping_.on(done, now_ns) && grouping_.engine_lives(replica)) {
                             pass_on();
                           }
                         }},
@@ -225,7 +225,7 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
 
 void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
   if (const auto to = migrations_.copied(copied.id, now_ns)) {
-    watches_[index_of(*to)].since_ns = now_ns;
+    watch_.ended(*to, now_ns);
   }
 }
 
@@ -334,7 +334,8 @@ void Fleet::tick(TimeNs now_ns) {
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     Engine& engine = *stations_[i].engine;
     const auto deadline_ns = engine.next_deadline_ns();
-    if (has_deadlines(i) && deadline_ns && *deadline_ns <= now_ns) {
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (grouping_.engine_lives(replica) && deadline_ns && *deadline_ns <= now_ns) {
       engine.handle({now_ns, Tick{}});
     }
   }
@@ -411,13 +412,13 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
   }
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const auto deadline_ns = stations_[i].engine->next_deadline_ns();
-    if (has_deadlines(i) && deadline_ns) {
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (grouping_.engine_lives(replica) && deadline_ns) {
       next_ns = std::min(next_ns.value_or(*deadline_ns), *deadline_ns);
     }
-    if (awaits_devices(i) || pieces_prepared(i)) {
-      const TimeNs look_ns = now_ns_ + watches_[i].timeout_ns / kLooksPerTimeout;
-      next_ns = std::min(next_ns.value_or(look_ns), look_ns);
-    }
+  }
+  if (const auto within_ns = watch_.look_within_ns()) {
+    next_ns = std::min(next_ns.value_or(now_ns_ + *within_ns), now_ns_ + *within_ns);
   }
   return next_ns;
 }

@@ -15,6 +15,7 @@
 #include "control/replica_demand.h"
 #include "engine/engine.h"
 #include "fleet/balancing.h"
+#include "fleet/device_watch.h"
 #include "fleet/dropping.h"
 #include "fleet/formed_groups.h"
 #include "fleet/group_scaling.h"
@@ -88,16 +89,6 @@ class Fleet : private TokenSink {
   Observation observe(ReplicaId replica) const { return at(replica).observe(); }
 
  private:
-  // For how long the executor of a replica's engine has something to do and nothing has ended, and
-  // its devices have prepared nothing more.
-  struct Watch {
-    TimeNs timeout_ns = 0;                // 0: it is not watched
-    TimeNs since_ns = -1;                 // -1: it has nothing to do
-    std::optional<std::uint64_t> pieces;  // nothing: its devices prepare nothing
-    TimeNs pieces_since_ns = -1;
-  };
-  // How often the fleet looks within a timeout whether devices still work.
-  static constexpr int kLooksPerTimeout = 4;
   // To form groups: the policies ask for none before a time that is later after each failure.
   struct Attempts {
     TimeNs not_before_ns = 0;
@@ -110,6 +101,7 @@ class Fleet : private TokenSink {
     ReplicaDemand demand;
     std::optional<ReplicasWanted> told;
   };
+
   static std::size_t index_of(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Engine& at(ReplicaId replica) const { return *stations_.at(index_of(replica)).engine; }
   void on(Arrival& arrival, TimeNs now_ns);
@@ -150,16 +142,10 @@ class Fleet : private TokenSink {
   bool in_service(std::size_t index) const {
     return grouping_.in_service(ReplicaId{static_cast<std::int32_t>(index)});
   }
-  bool has_deadlines(std::size_t index) const;
   bool is_late(const StepDone& done, ReplicaId replica) const;
   void refuse(RequestId request, Error why, TimeNs now_ns);
   void await_survivors(Arrival& arrival, TimeNs now_ns);
-  bool awaits_devices(std::size_t index) const;
-  std::optional<std::uint64_t> pieces_prepared(std::size_t index) const;
   void watch(TimeNs now_ns);
-  void watch_steps(std::size_t index, TimeNs now_ns);
-  void watch_preparations(std::size_t index, TimeNs now_ns);
-  void take_out_late(ReplicaId replica, TimeNs timeout_ns, TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
   void tick(TimeNs now_ns);
   std::optional<std::size_t> least_loaded_without_queue() const;
@@ -174,7 +160,6 @@ class Fleet : private TokenSink {
   TokenSink& sink_;
   const bool exchanges_;           // requests that decode can move
   std::vector<Station> stations_;  // by replica
-  std::vector<Watch> watches_;     // by replica
   Grouping grouping_;
   std::vector<Observation> seen_;                   // by replica, of its latest batch
   std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
@@ -184,6 +169,7 @@ class Fleet : private TokenSink {
   FormedGroups formed_;
   GroupScaling scaling_;
   LiveMigrations migrations_;
+  DeviceWatch watch_;
   Weighing weighing_;
   Attempts attempts_;
   Shortage shortage_;

@@ -55,6 +55,9 @@ class Grouping {
   bool in_service(ReplicaId replica) const {
     return !stations_[index(replica)].parked && !broken(replica);
   }
+  // Returns true if the replica's engine lives on. The engine of a broken group does until the
+  // group has parted.
+  bool engine_lives(ReplicaId replica) const;
   // Returns true if no replica is out of service.
   bool intact() const { return status_.failed.empty(); }
   // Returns true while devices of the group under this id change what they hold.
