@@ -113,6 +113,7 @@ class Fleet : private TokenSink {
   void on(WantForm& want, ReplicaId replica, TimeNs now_ns);
   void on(const VariantsPacked& packed, TimeNs now_ns);
   void regroup(TimeNs now_ns);
+  void weigh(TimeNs now_ns);
   void place(Arrival& arrival, TimeNs now_ns);
   bool accepted(RequestId request) const;
   void keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs now_ns);
@@ -127,11 +128,8 @@ class Fleet : private TokenSink {
   std::optional<std::size_t> hand_over_held(TimeNs now_ns);
   bool form_group(std::size_t index, TimeNs now_ns);
   Status ask(const GroupWish& wish, const std::string& reason, bool for_long, TimeNs now_ns);
-  bool queues_behind(std::int64_t blocks) const { return scaling_.queues_behind(blocks); }
-  std::int64_t blocks_needed(const HeldRequest& held) const { return scaling_.blocks_needed(held); }
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
-  void weigh(TimeNs now_ns);
   std::optional<std::vector<DropCandidate>> drop_candidates() const;
   std::vector<DropCopy> drop_copies(std::span<const DropCandidate> candidates) const;
   void drop_or_restore(TimeNs now_ns);
@@ -141,6 +139,9 @@ class Fleet : private TokenSink {
   void tell_replicas_wanted(TimeNs now_ns);
   bool in_service(std::size_t index) const {
     return grouping_.in_service(ReplicaId{static_cast<std::int32_t>(index)});
+  }
+  bool serves_by_layers(std::size_t index) const {
+    return grouping_.serves_by_layers(ReplicaId{static_cast<std::int32_t>(index)});
   }
   bool is_late(const StepDone& done, ReplicaId replica) const;
   void refuse(RequestId request, Error why, TimeNs now_ns);

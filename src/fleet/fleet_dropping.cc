@@ -39,7 +39,7 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
     const Observation& seen = seen_[i];
     DropCandidate& candidate =
         candidates.emplace_back(DropCandidate{.replicas = grouping_.replicas_of(replica),
-                                              .by_layers = grouping_.serves_by_layers(replica),
+                                              .by_layers = serves_by_layers(i),
                                               .kv_blocks = seen.kv_blocks,
                                               .kv_blocks_used = seen.kv_blocks_used,
                                               .kv_blocks_awaited = seen.kv_blocks_awaited,

@@ -80,7 +80,7 @@ void Fleet::count_failures(TimeNs now_ns) {
   attempts_.not_before_ns = now_ns + (kNsPerS << std::min(in_a_row++, kMostDoublings));
   bool tried = false;
   for (HeldRequest& held : held_) {
-    const bool queues = queues_behind(blocks_needed(held));
+    const bool queues = scaling_.queues_behind(held);
     held.failed_attempts += tried && queues ? 0 : 1;  // it waits behind the one that was tried
     tried = tried || queues;
   }
@@ -102,7 +102,7 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
   for (std::size_t i = 0; i < held_.size();) {
     const TimeNs expires_ns = held_[i].expires_ns();
     const bool late = expires_ns >= 0 && expires_ns <= now_ns;
-    const bool behind = too_long && queues_behind(blocks_needed(held_[i]));
+    const bool behind = too_long && scaling_.queues_behind(held_[i]);
     const HandOver handed = late     ? HandOver::kTooLate
                             : behind ? HandOver::kTooLong
                                      : hand_over(held_[i], now_ns);
@@ -123,8 +123,8 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
 // true if held requests should be looked at again now.
 bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const HeldRequest& held = held_[index];
-  const std::string reason =
-      fmt::format("request {} needs {} KV blocks", held.asks().id.value, blocks_needed(held));
+  const std::string reason = fmt::format("request {} needs {} KV blocks", held.asks().id.value,
+                                         scaling_.blocks_needed(held));
   if (const auto parting = scaling_.parting_for(held)) {
     return ask(scaling_.one_of(*parting), reason, true, now_ns).ok() && !grouping_.busy();
   }

@@ -35,10 +35,9 @@ class GroupScaling {
   std::int64_t blocks_needed(const HeldRequest& held) const;
   // Returns true if a group could hold the request.
   bool could_grow_for(const Request& request) const;
-  // Returns true if a request that needs so many blocks waits behind another held one. Groups by
-  // layers do not grow: those that a stream of long requests keeps in use would never part for a
-  // longer request.
-  bool queues_behind(std::int64_t blocks) const;
+  // Returns true if a held request waits behind another. Groups by layers do not grow: those that a
+  // stream of long requests keeps in use would never part for a longer request.
+  bool queues_behind(const HeldRequest& held) const { return queues_behind(blocks_needed(held)); }
 
   // Returns a replica or group as the policy sees it.
   ScaleCandidate candidate_of(std::size_t index) const;
@@ -83,6 +82,7 @@ class GroupScaling {
   Engine& at(ReplicaId replica) const;
   bool in_service(std::size_t index) const;
   std::int64_t blocks_needed(std::int64_t prompt, std::int64_t max_tokens) const;
+  bool queues_behind(std::int64_t blocks) const;
   int longest_tokens() const;
   bool homes_hold(std::size_t homes, std::int64_t blocks) const;
   void pass_over_closing(RouteCandidates& candidates) const;
