@@ -33,9 +33,9 @@ bool within(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
 
 Grouping::Grouping(GroupConfig config, std::vector<Station>& stations, TokenSink& sink)
     : config_(std::move(config)), stations_(stations), sink_(sink), groups_(stations.size()) {
-  Replicas all;
+  std::set<ReplicaId> all;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    all.push_back(ReplicaId{static_cast<std::int32_t>(i)});
+    all.insert(ReplicaId{static_cast<std::int32_t>(i)});
   }
   keep_groups(all);
 }
@@ -92,25 +92,35 @@ std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) co
   return groups;
 }
 
-// Makes the groups in which these replicas are the wanted ones, and those of others that were to
-// be in a group with them.
-void Grouping::keep_groups(const Replicas& of) {
-  Replicas kept = of;
-  std::erase_if(wanted_, [&](const Wanted& wanted) {
-    const bool concerned = overlap(wanted.replicas, of);
+// Makes the groups in which these replicas are, or which they become by a change that goes on, the
+// wanted ones, and those of others that were to be in a group with them.
+void Grouping::keep_groups(std::set<ReplicaId> kept) {
+  Shapes ahead = shapes();
+  for (const auto& running : running_) {
+    if (running->together()) {
+      ahead[index(running->group().homes.front())].push_back(running->group());
+    }
+  }
+  std::vector<Replicas> groups = groups_in(ahead);
+  const auto joins = [&kept](const Replicas& replicas) {
+    const bool concerned = std::any_of(replicas.begin(), replicas.end(),
+                                       [&](ReplicaId replica) { return kept.contains(replica); });
     if (concerned) {
-      kept.insert(kept.end(), wanted.replicas.begin(), wanted.replicas.end());
+      kept.insert(replicas.begin(), replicas.end());
     }
     return concerned;
-  });
-  const Shapes now = shapes();
-  for (Replicas& replicas : groups_in(now)) {
-    if (!overlap(replicas, kept)) {
-      continue;
+  };
+  for (std::size_t before = 0; before != kept.size();) {
+    before = kept.size();
+    std::erase_if(wanted_, [&](const Wanted& wanted) { return joins(wanted.replicas); });
+    std::for_each(groups.begin(), groups.end(), joins);
+  }
+  for (Replicas& replicas : groups) {
+    if (kept.contains(replicas.front())) {
+      const auto& nested = ahead[index(replicas.front())];
+      const auto by = nested.empty() ? std::nullopt : std::optional(nested.back().by);
+      wanted_.push_back({std::move(replicas), by, {}, false});
     }
-    const auto& nested = now[index(replicas.front())];
-    wanted_.push_back(
-        {std::move(replicas), nested.empty() ? std::nullopt : std::optional(nested.back().by)});
   }
 }
 
@@ -119,14 +129,14 @@ void Grouping::keep_groups(const Replicas& of) {
 std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
                                                       const Replicas& changing) const {
   const std::vector<Replicas> groups = groups_in(shapes);
-  const auto apart = [&](const Replicas& group) {
-    const Shape& shape = shapes[index(group.front())].back();
-    return Change{.homes = shape.homes, .by = shape.by, .together = false};
-  };
   for (const Wanted& wanted : wanted_) {
     if (overlap(wanted.replicas, changing)) {
       continue;
     }
+    const auto apart = [&](const Replicas& group) {
+      const Shape& shape = shapes[index(group.front())].back();
+      return Change{.homes = shape.homes, .by = shape.by, .together = false, .wanted = &wanted};
+    };
     std::vector<const Replicas*> inside;
     std::size_t smallest = wanted.replicas.size();
     for (const Replicas& group : groups) {
@@ -146,10 +156,16 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
       }
       continue;
     }
-    Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards)};
+    Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards), .wanted = &wanted};
     const bool alike = std::all_of(inside.begin(), inside.end(), [&](const Replicas* group) {
       return made_alike(shapes, inside.front()->front(), group->front());
     });
+    for (const Replicas* group : inside) {
+      change.homes.push_back(group->front());
+    }
+    if (rebalances(shapes, change)) {
+      return change;
+    }
     for (const Replicas* group : inside) {
       const auto& nested = shapes[index(group->front())];
       const bool by_layers = !nested.empty() && nested.back().by == GroupBy::kLayers;
@@ -158,7 +174,6 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
       if (group->size() > smallest || (by_layers && !(alike && change.by == GroupBy::kLayers))) {
         return apart(*group);
       }
-      change.homes.push_back(group->front());
     }
     if (smallest > 1 && !keeps_kv(shapes, change)) {
       return apart(*inside.front());
@@ -176,11 +191,14 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     const Shape shape = std::move(nested.back());
     nested.pop_back();
     Result<Morph> morph =
-        plan_regroup(config_.spec, shape.wide, joined_form(shape.home, homes), config_.budget);
+        plan_regroup(config_.spec, shape.wide, shape.joined(), config_.budget);
     if (!morph.ok()) {
       return morph.error();
     }
     return Regroup{change.homes, change.by, false, *std::move(morph)};
+  }
+  if (rebalances(shapes, change)) {
+    return look_ahead_rebalanced(change, shapes);
   }
   Shape shape{.homes = change.homes,
               .by = change.by,
@@ -193,8 +211,8 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
   }
   if (*blocks < shape.home.kv.blocks) {
     const ReplicaId first = change.homes.front();
-    if (const Engine& engine = *stations_[index(first)].engine; !engine.form()) {
-      return refused("{}", check_room(engine, first, *blocks, true).error().message);
+    if (Status may = check_morphs(*stations_[index(first)].engine, first, *blocks); !may.ok()) {
+      return refused("{}", may.error().message);
     }
     shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
   }
@@ -252,14 +270,16 @@ std::optional<GroupBy> Grouping::divides_by(const Replicas& replicas) const {
 
 // Returns the groups that the wish asks for, and those it does not touch. Unless an operator asks,
 // groups that there are within others stay as they are when these part.
-std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish, bool insists) const {
+std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish,
+                                                     const std::string& reason,
+                                                     bool insists) const {
   std::vector<Wanted> wanted;
   Replicas named;
   for (Replicas group : wish.groups) {
     std::sort(group.begin(), group.end());
     named.insert(named.end(), group.begin(), group.end());
     const GroupBy by = insists ? wish.by : divides_by(group).value_or(wish.by);
-    wanted.push_back({std::move(group), by});
+    wanted.push_back({std::move(group), by, reason, insists});
   }
   for (const Wanted& before : wanted_) {
     if (!overlap(before.replicas, named)) {
@@ -268,7 +288,7 @@ std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish, bool
     }
     for (const ReplicaId replica : before.replicas) {
       if (std::find(named.begin(), named.end(), replica) == named.end()) {
-        wanted.push_back({{replica}, std::nullopt});
+        wanted.push_back({{replica}, std::nullopt, reason, insists});
       }
     }
   }
@@ -280,7 +300,7 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   if (Status valid = check_wish(wish); !valid.ok()) {
     return valid.error();
   }
-  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, insists));
+  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, reason, insists));
   Shapes ahead = shapes();
   std::vector<Regroup> changes;
   for (const auto& running : running_) {
@@ -293,7 +313,7 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   }
   while (const auto change = next_change(ahead, {})) {
     Result<Regroup> next = look_ahead(*change, ahead);
-    if (next.ok() && next->together && !insists) {
+    if (next.ok() && next->together && !change->wanted->insists) {
       if (Status may = check_shrink(ahead[index(change->homes.front())].back()); !may.ok()) {
         next = refused("{}", may.error().message);
       }
@@ -302,14 +322,16 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
       wanted_ = std::move(before);
       return next.error();
     }
-    next->morph.reason = reason;
+    next->morph.reason = change->wanted->reason;
     changes.push_back(*std::move(next));
   }
   at_rest_ = false;
-  reason_ = reason;
-  insists_ = insists;
   for (const auto& running : running_) {
-    running->insist(insists);
+    const Replicas changing = replicas_of(*running);
+    if (std::any_of(wish.groups.begin(), wish.groups.end(),
+                    [&](const Replicas& group) { return overlap(group, changing); })) {
+      running->insist(insists);
+    }
     running->turn(wanted_together(*running), "turned back: " + reason);
   }
   advance(now_ns);
@@ -324,9 +346,8 @@ Result<Regroup> Grouping::rest_of(const Regrouping& running, Shapes& shapes) con
     return together ? look_ahead({group.homes, group.by, true}, shapes)
                     : Regroup{group.homes, group.by, false, {}};
   }
-  const Form apart = joined_form(group.home, static_cast<int>(group.homes.size()));
-  Result<Morph> morph =
-      plan_regroup(config_.spec, running.form(), together ? group.wide : apart, config_.budget);
+  Result<Morph> morph = plan_regroup(config_.spec, running.form(),
+                                     together ? group.wide : group.joined(), config_.budget);
   if (!morph.ok()) {
     return morph.error();
   }
@@ -440,10 +461,10 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
     nested.pop_back();
   }
   Regrouping& begun = *running_.back();
-  begun.insist(insists_);
-  begun.begin(reason_, generation_, now_ns);
+  begun.insist(change.wanted->insists);
+  begun.begin(change.wanted->reason, generation_, now_ns);
   if (!change.together && broken(change.homes.front())) {
-    begun.break_up(reason_);
+    begun.break_up(change.wanted->reason);
   }
 }
 
@@ -463,7 +484,7 @@ void Grouping::finish(std::unique_ptr<Regrouping> ended) {
   if (!record.failure.empty()) {
     ++status_.failures_total;
     if (!as_wanted) {
-      keep_groups(replicas);
+      keep_groups({replicas.begin(), replicas.end()});
     }
   }
   if (status_.history.size() == kHistory) {

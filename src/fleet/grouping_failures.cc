@@ -46,6 +46,7 @@ bool Grouping::engine_lives(ReplicaId replica) const {
 void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   status_.failed.push_back({replica, now_ns, why});
   told_at_rest_ = false;
+  const std::string reason = fmt::format("replica {} {}", replica.value, why);
   std::vector<Wanted> wanted;
   for (const Wanted& before : wanted_) {
     const Replicas& group = before.replicas;
@@ -54,16 +55,15 @@ void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
       continue;
     }
     for (const ReplicaId one : group) {
-      wanted.push_back({{one}, std::nullopt});
+      wanted.push_back({{one}, std::nullopt, reason, before.insists});
     }
   }
   wanted_ = std::move(wanted);
   at_rest_ = false;
-  reason_ = fmt::format("replica {} {}", replica.value, why);
   for (const auto& running : running_) {
     const Replicas concerned = replicas_of(*running);
     if (std::find(concerned.begin(), concerned.end(), replica) != concerned.end()) {
-      running->break_up(reason_);
+      running->break_up(reason);
     }
   }
 }
