@@ -145,9 +145,11 @@ describe('a fleet of replicas', () => {
         // SIGTERM while a request runs and the group begins to part: the answer ends as it would.
         const long = { prompt: 'Once upon a time', max_tokens: 300, temperature: 0, ignore_eos: true };
         const expected = await answer(server.url, long);
-        const last = answer(server.url, long);
+        let ended = false;
+        const last = answer(server.url, long).finally(() => { ended = true; });
         for (let i = 0; i < 1000 && (await server.metrics()).get('vllm:num_requests_running') === 0; ++i) await sleep(2);
         assert.equal((await put([['0'], ['1']])).status, 202);
+        assert.ok(!ended, 'the request runs when the group begins to part');
         assert.equal(await server.stop(), 0, server.log);
         assert.deepEqual(await last, expected);
       } finally {
