@@ -379,8 +379,11 @@ Result<FormWish> in_place(const OpenModel& before, const OpenModel& after,
   if (!same_cpus(before, after)) {
     return make_error(ErrorCode::kUnavailable, "it goes to other CPUs");
   }
-  auto wish = wish_in_place(now.morph->bounds, {now.sizing.form, promised(now)},
-                            {then.sizing.form, promised(then)});
+  const PageBudget& pages = then.sizing.budget;
+  auto wish = wish_in_place(now.morph->bounds, {.form = now.sizing.form, .longest = promised(now)},
+                            {.form = then.sizing.form,
+                             .longest = promised(then),
+                             .bytes = pages.pages * pages.page_bytes});
   if (wish.ok()) {
     const std::int64_t more = bytes_of_pages(now.sizing, *wish->rest_pages - pages_now(before));
     if (more > free_bytes) {

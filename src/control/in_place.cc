@@ -55,7 +55,8 @@ Result<FormWish> wish_in_place(const FormBounds& bounds, const FormToServe& load
   }
   const PageBudget& budget = bounds.budget;
   const std::int64_t needed =
-      form_pages(bounds.spec, wanted.form, budget.page_bytes) + budget.reserve;
+      std::max(form_pages(bounds.spec, wanted.form, budget.page_bytes) + budget.reserve,
+               ceil_div(wanted.bytes, budget.page_bytes));
   const std::int64_t pages =
       wanted.longest < loaded.longest ? budget.pages : std::min(needed, budget.pages);
   if (kv_blocks_beside(bounds.spec, wanted.form, pages - budget.reserve, budget.page_bytes) < 1) {

@@ -12,10 +12,12 @@
 
 namespace protean {
 
-// A form, and the tokens of the longest request that a model in it promises to hold.
+// A form, the tokens of the longest request that a model in it promises to hold, and the bytes of
+// pages that a device has for it: 0, or more than the form itself takes.
 struct FormToServe {
   Form form;
   std::int64_t longest = 0;
+  std::int64_t bytes = 0;
 };
 
 // Returns the wish with which an engine takes the precisions and the KV size of `wanted` by a

@@ -66,6 +66,9 @@ TEST(InPlaceTest, NeverTakesMoreThanWasLoadedNorBreaksThePromisedLength) {
   larger.kv.blocks *= 10;
   EXPECT_EQ(engine.to({larger, 100})->rest_pages, engine.bounds.budget.pages);
   EXPECT_EQ(engine.to({form_at(Precision::kW8), 99})->rest_pages, engine.bounds.budget.pages);
+  const std::int64_t pages = engine.bounds.budget.pages - 1;
+  EXPECT_EQ(engine.to({form_at(Precision::kW8), 100, pages * kPageBytes - 1})->rest_pages, pages)
+      << "pages that this form leaves free are for lower ones";
 }
 
 TEST(InPlaceTest, SaysWhyASecondCopyIsNeeded) {
