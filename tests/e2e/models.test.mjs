@@ -110,6 +110,10 @@ describe('several models', () => {
     assert.equal((await json(`${admin}/admin/form`)).model, 'story');
     assert.equal((await json(`${admin}/admin/fleet?model=noise`)).replicas.length, 1);
     assert.equal((await fetch(`${admin}/admin/recording?model=noise&minutes=5`)).status, 200);
+    const abort = new AbortController();
+    const { body: events } = await fetch(`${admin}/admin/events?model=noise`, { signal: abort.signal });
+    assert.match(Buffer.from((await events.getReader().read()).value).toString(), /^event: hello\ndata: /);
+    abort.abort();
     const unknown = await fetch(`${admin}/admin/form?model=third`);
     assert.equal(unknown.status, 404);
     assert.match((await unknown.json()).error.message, /this server has "story", "noise"/);
