@@ -255,7 +255,8 @@ describe('models that come and go', () => {
       })();
       const resident = [];
       let noise;
-      for (let round = 0; round < 6; ++round) {
+      const rounds = process.env.LOAD_MEMORY === 'any' ? 2 : 6;  // its memory may grow, so that others would find nothing
+      for (let round = 0; round < rounds; ++round) {
         const begun = await deploy({ name: 'noise', model: random, 'served-model-name': ['hiss'], dtype: 'w8', max_model_len: 256 });
         assert.deepEqual([begun.status, begun.model, begun.residence], [202, 'noise', 'deploying']);
         assert.equal((await deploy({ name: 'noise', model: random })).status, 409);
