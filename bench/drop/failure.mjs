@@ -30,7 +30,7 @@ async function turn() {
     const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
     const fleet = async () => (await fetch(`${admin}/admin/fleet`, { signal: AbortSignal.timeout(4_000) })).json();
     await fetch(`${admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups: [['0', '1']], by: 'layers' }) });
-    while ((await fleet()).regrouping !== null) await sleep(20);
+    while ((await fleet()).regrouping.length > 0) await sleep(20);
     const pieces = Array.from({ length: streams }, () => []);
     const answers = Promise.all(pieces.map((one, number) => stream(server, number, one)));
     answers.catch(() => {});

@@ -75,19 +75,24 @@ struct ReplicaFailure {
   std::string why;
 };
 
+// A change of groups that has not ended.
+struct RunningRegroup {
+  RegroupRecord record;
+  std::string stage;               // such as "joint steps"
+  std::string waits_for;           // why it waits; empty: it does not
+  std::optional<Form> joint_form;  // what the devices hold while steps are joint
+};
+
 // The groups of a fleet, for operators.
 struct GroupsStatus {
   std::vector<GroupStatus> groups;
-  std::optional<RegroupRecord> running;
-  std::string stage;                   // the stage of the running change, such as "joint steps"
-  std::string waits_for;               // why the running change waits; empty: it does not
-  std::optional<Form> joint_form;      // what their devices hold while steps are joint
-  std::vector<RegroupRecord> history;  // the latest ones, oldest first
-  std::int64_t together_total = 0;     // changes that ended in one group
-  std::int64_t apart_total = 0;        // changes that ended in several replicas
-  std::int64_t failures_total = 0;     // changes that turned back or were given up
-  std::int64_t records_total = 0;      // records ever put into the history
-  std::int64_t kv_bytes_total = 0;     // of all changes, as in RegroupRecord
+  std::vector<RunningRegroup> running;  // of different replicas, in the order of their beginnings
+  std::vector<RegroupRecord> history;   // the latest ones, oldest first
+  std::int64_t together_total = 0;      // changes that ended in one group
+  std::int64_t apart_total = 0;         // changes that ended in several replicas
+  std::int64_t failures_total = 0;      // changes that turned back or were given up
+  std::int64_t records_total = 0;       // records ever put into the history
+  std::int64_t kv_bytes_total = 0;      // of all changes, as in RegroupRecord
   std::int64_t weight_bytes_total = 0;
   std::vector<ReplicaFailure> failed;  // replicas that are out of service
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "control/drop_plan.h"
@@ -21,6 +22,27 @@ bool wants_drop(const DropCandidate& candidate) {
   const std::int64_t demand = candidate.kv_blocks_used + candidate.kv_blocks_awaited;
   return static_cast<double>(demand) >= kFullShare * static_cast<double>(candidate.kv_blocks) &&
          candidate.kv_blocks_awaited >= candidate.kv_blocks - candidate.kv_blocks_used;
+}
+
+struct Queued {
+  std::int64_t blocks = 0;   // that queued requests need
+  std::int64_t request = 1;  // blocks of one of them, on average
+};
+
+Queued queued_in(std::span<const DropCandidate> candidates) {
+  Queued queued;
+  std::int64_t waiting = 0;
+  for (const DropCandidate& candidate : candidates) {
+    queued.blocks += candidate.kv_blocks_awaited;
+    waiting += candidate.waiting;
+  }
+  queued.request = waiting == 0 ? 1 : std::max<std::int64_t>(1, queued.blocks / waiting);
+  return queued;
+}
+
+// Returns how much of so many free blocks counts.
+std::int64_t free_for(const Queued& queued, std::int64_t blocks) {
+  return blocks / queued.request * queued.request;
 }
 
 bool is_carried(int votes, int voters) {
@@ -75,45 +97,51 @@ Result<DropPolicy> parse_drop(std::string_view name) {
 }
 
 std::int64_t blocks_lacking(std::span<const DropCandidate> candidates) {
-  std::int64_t awaited = 0;
-  std::int64_t waiting = 0;
+  const Queued queued = queued_in(candidates);
+  std::int64_t lacking = queued.blocks;
   for (const DropCandidate& candidate : candidates) {
-    awaited += candidate.kv_blocks_awaited;
-    waiting += candidate.waiting;
-  }
-  const std::int64_t request = waiting == 0 ? 1 : std::max<std::int64_t>(1, awaited / waiting);
-  std::int64_t lacking = awaited;
-  for (const DropCandidate& candidate : candidates) {
-    lacking -= (candidate.kv_blocks - candidate.kv_blocks_used) / request * request;
+    lacking -= free_for(queued, candidate.kv_blocks - candidate.kv_blocks_used);
   }
   return lacking;
 }
 
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
-                                     std::span<const DropCopy> copies, std::int64_t block_bytes) {
+                                     std::span<const DropHolding> holdings,
+                                     std::int64_t block_bytes) {
   struct Kind {
-    std::vector<DropGroup> groups;  // each candidate is a stage
+    std::vector<DropGroup> groups;  // each stage has the index of its candidate
     int layers = 0;
+    std::size_t fewest_replicas = 0;  // of a candidate
   };
-  std::map<std::pair<std::size_t, int>, Kind> kinds;  // candidates of few replicas first
-  for (const DropCopy& copy : copies) {
-    Kind& kind = kinds[{candidates[copy.candidate].replicas.size(), copy.kind}];
-    kind.layers = copy.layers;
-    kind.groups.push_back(
-        {.replicas = {static_cast<int>(copy.candidate)}, .layer_bytes = copy.layer_bytes});
+  std::map<int, Kind> by_kind;
+  for (const DropHolding& holding : holdings) {
+    const std::size_t replicas = candidates[holding.candidate].replicas.size();
+    Kind& kind = by_kind[holding.kind];
+    kind.layers = holding.layers;
+    kind.fewest_replicas =
+        kind.groups.empty() ? replicas : std::min(kind.fewest_replicas, replicas);
+    kind.groups.push_back({.replicas = std::vector<int>(static_cast<std::size_t>(holding.stages),
+                                                        static_cast<int>(holding.candidate)),
+                           .layer_bytes = holding.layer_bytes});
   }
+  std::vector<const Kind*> kinds;
+  for (const auto& [number, kind] : by_kind) {
+    kinds.push_back(&kind);
+  }
+  std::ranges::stable_sort(kinds, {}, &Kind::fewest_replicas);
   std::int64_t required_bytes = blocks_lacking(candidates) * block_bytes;
   GroupWish wish{.groups = {}, .by = GroupBy::kLayers};
-  for (const auto& [size, kind] : kinds) {
-    const DropPlan plan = plan_drop(kind.groups, required_bytes, kind.layers);
+  for (const Kind* const kind : kinds) {
+    const DropPlan plan = plan_drop(kind->groups, required_bytes, kind->layers);
     required_bytes -= plan.freed_bytes;
     for (const DropGroup& group : plan.groups) {
-      if (group.replicas.size() == 1) {
+      const std::set<int> members(group.replicas.begin(), group.replicas.end());
+      if (members.size() == 1) {
         continue;  // it stays as it is
       }
       std::vector<ReplicaId>& replicas = wish.groups.emplace_back();
-      for (const int stage : group.replicas) {
-        const auto& some = candidates[static_cast<std::size_t>(stage)].replicas;
+      for (const int member : members) {
+        const auto& some = candidates[static_cast<std::size_t>(member)].replicas;
         replicas.insert(replicas.end(), some.begin(), some.end());
       }
       std::sort(replicas.begin(), replicas.end());
@@ -123,12 +151,15 @@ std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
 }
 
 std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates) {
+  const Queued queued = queued_in(candidates);
   const std::int64_t lacking = blocks_lacking(candidates);
   for (const DropCandidate& candidate : candidates) {
     const std::int64_t demand = candidate.kv_blocks_used + candidate.kv_blocks_awaited;
-    const std::int64_t lost = candidate.kv_blocks - candidate.whole_kv_blocks;
-    if (candidate.by_layers && candidate.largest_need <= candidate.home_kv_blocks &&
-        lacking + lost <= 0 &&
+    const std::int64_t lost =
+        free_for(queued, candidate.kv_blocks - candidate.kv_blocks_used) -
+        free_for(queued, candidate.whole_kv_blocks - candidate.kv_blocks_used);
+    if (candidate.by_layers && candidate.settled &&
+        candidate.largest_need <= candidate.home_kv_blocks && lacking + lost <= 0 &&
         static_cast<double>(demand) <
             kRestoreBelowShare * static_cast<double>(candidate.whole_kv_blocks)) {
       return GroupWish{.groups = candidate.homes};

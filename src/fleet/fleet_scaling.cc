@@ -51,10 +51,10 @@ std::int64_t Fleet::blocks_needed(const HeldRequest& held) const {
 
 ScaleCandidate Fleet::candidate_of(std::size_t index) const {
   const ReplicaId replica{static_cast<std::int32_t>(index)};
-  const bool waits = grouping_.waits_to_part() == replica;
+  const bool waits = grouping_.waits_to_part(replica);
   const bool grouped = waits || grouping_.is_group(replica);
   const std::size_t replicas =
-      waits ? grouping_.changing().size() : grouping_.replicas_of(replica).size();
+      waits ? grouping_.changing(replica).size() : grouping_.replicas_of(replica).size();
   const Observation& load = seen_[index];
   const std::size_t power = std::bit_width(replicas) - 1;
   const GroupBy by = divides_by(grouping_.config().scale);
@@ -252,13 +252,17 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   return HandOver::kDone;
 }
 
-// After a failure no policy asks for a group for a while, which is longer after each in a row.
+// After a failure no policy asks for a group for a while, which is longer after each in a row. What
+// fails meanwhile was asked for before, so it is no further attempt.
 void Fleet::count_failures(TimeNs now_ns) {
   constexpr int kMostDoublings = 5;
   if (grouping_.failures().count == attempts_.failures_seen) {
     return;
   }
   attempts_.failures_seen = grouping_.failures().count;
+  if (now_ns < attempts_.not_before_ns) {
+    return;
+  }
   const TimeNs since_pause_ns = now_ns - attempts_.not_before_ns;
   int& in_a_row = attempts_.failed_in_a_row;
   in_a_row = since_pause_ns > (kNsPerS << kMostDoublings) ? 0 : in_a_row;

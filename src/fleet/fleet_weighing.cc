@@ -64,7 +64,8 @@ void Fleet::weigh(TimeNs now_ns) {
 
 // Forms or parts a group if that pays. Returns false if none does.
 bool Fleet::regroups(TimeNs now_ns) {
-  if (grouping_.busy() && !grouping_.waits_to_part()) {
+  const std::vector<ReplicaId> waiting = grouping_.waiting_to_part();
+  if (grouping_.busy() && waiting.empty()) {
     return false;
   }
   std::vector<Weighed> candidates;
@@ -87,8 +88,10 @@ bool Fleet::regroups(TimeNs now_ns) {
     return false;
   }
   const Load one = share_of(sum_of(loads, weighing_.arrivals.rate(now_ns)), 1 / replicas);
-  if (const auto waits = grouping_.waits_to_part()) {
-    return stays_together(*waits, candidates, one, now_ns);
+  if (!waiting.empty()) {
+    return std::any_of(waiting.begin(), waiting.end(), [&](ReplicaId waits) {
+      return stays_together(waits, candidates, one, now_ns);
+    });
   }
   return part_one(candidates, one, now_ns) || group_two(candidates, one, now_ns);
 }

@@ -128,7 +128,8 @@ TEST(GroupMigration, AGroupPartsOnceItsRequestsHaveMoved) {
   work_all(scene, 3);
   ASSERT_EQ(scene.fleet->migrate(ReplicaId{0}, ReplicaId{2}, 1, scene.now_ns).value(), 1);
   ASSERT_TRUE(scene.want({{0}, {1}}).ok());
-  EXPECT_EQ(scene.sink.groups->waits_for,
+  ASSERT_TRUE(scene.changing());
+  EXPECT_EQ(scene.running()->waits_for,
             "the group is still moving requests to or from another replica");
   scene.settle();
   EXPECT_EQ(scene.groups(), "0 1 2");

@@ -207,9 +207,16 @@ struct GroupScene {
         return;
       }
     }
-    FAIL() << "there is no end: " << (sink.groups ? sink.groups->waits_for : "");
+    FAIL() << "there is no end: " << (changing() ? running()->waits_for : "");
   }
-  bool changing() const { return sink.groups && sink.groups->running; }
+  bool changing() const { return running().has_value(); }
+  // Returns the change that began first.
+  std::optional<RunningRegroup> running() const {
+    return sink.groups && !sink.groups->running.empty()
+               ? std::optional(sink.groups->running.front())
+               : std::nullopt;
+  }
+  std::string stage() const { return changing() ? running()->stage : ""; }
   std::string groups() const {
     std::string text;
     for (const GroupStatus& group : sink.groups->groups) {

@@ -33,7 +33,18 @@ bool within(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
 
 Grouping::Grouping(GroupConfig config, std::vector<Station>& stations, TokenSink& sink)
     : config_(std::move(config)), stations_(stations), sink_(sink), groups_(stations.size()) {
-  keep_groups();
+  std::set<ReplicaId> all;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    all.insert(ReplicaId{static_cast<std::int32_t>(i)});
+  }
+  keep_groups(all);
+}
+
+// Returns the change that concerns a home; null if there is none.
+Regrouping* Grouping::running_of(ReplicaId home) const {
+  const auto found = std::find_if(running_.begin(), running_.end(),
+                                  [home](const auto& one) { return one->concerns(home); });
+  return found == running_.end() ? nullptr : found->get();
 }
 
 template <class Nested>
@@ -81,25 +92,19 @@ std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) co
   return groups;
 }
 
-// Makes the groups that exist the wanted ones.
-void Grouping::keep_groups() {
-  wanted_.clear();
-  const Shapes now = shapes();
-  for (Replicas& replicas : groups_in(now)) {
-    const auto& nested = now[index(replicas.front())];
-    wanted_.push_back(
-        {std::move(replicas), nested.empty() ? std::nullopt : std::optional(nested.back().by)});
-  }
-}
-
-// Returns the next change on the way to the wanted groups; nothing if they are there.
-std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes) const {
+// Returns the next change on the way to the wanted groups, of replicas that no other change
+// concerns; nothing if there is none.
+std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
+                                                      const Replicas& changing) const {
   const std::vector<Replicas> groups = groups_in(shapes);
-  const auto apart = [&](const Replicas& group) {
-    const Shape& shape = shapes[index(group.front())].back();
-    return Change{.homes = shape.homes, .by = shape.by, .together = false};
-  };
   for (const Wanted& wanted : wanted_) {
+    if (overlap(wanted.replicas, changing)) {
+      continue;
+    }
+    const auto apart = [&](const Replicas& group) {
+      const Shape& shape = shapes[index(group.front())].back();
+      return Change{.homes = shape.homes, .by = shape.by, .together = false, .wanted = &wanted};
+    };
     std::vector<const Replicas*> inside;
     std::size_t smallest = wanted.replicas.size();
     for (const Replicas& group : groups) {
@@ -119,10 +124,16 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes) cons
       }
       continue;
     }
-    Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards)};
+    Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards), .wanted = &wanted};
     const bool alike = std::all_of(inside.begin(), inside.end(), [&](const Replicas* group) {
       return made_alike(shapes, inside.front()->front(), group->front());
     });
+    for (const Replicas* group : inside) {
+      change.homes.push_back(group->front());
+    }
+    if (rebalances(shapes, change)) {
+      return change;
+    }
     for (const Replicas* group : inside) {
       const auto& nested = shapes[index(group->front())];
       const bool by_layers = !nested.empty() && nested.back().by == GroupBy::kLayers;
@@ -131,7 +142,6 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes) cons
       if (group->size() > smallest || (by_layers && !(alike && change.by == GroupBy::kLayers))) {
         return apart(*group);
       }
-      change.homes.push_back(group->front());
     }
     if (smallest > 1 && !keeps_kv(shapes, change)) {
       return apart(*inside.front());
@@ -149,11 +159,14 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     const Shape shape = std::move(nested.back());
     nested.pop_back();
     Result<Morph> morph =
-        plan_regroup(config_.spec, shape.wide, joined_form(shape.home, homes), config_.budget);
+        plan_regroup(config_.spec, shape.wide, shape.joined(), config_.budget);
     if (!morph.ok()) {
       return morph.error();
     }
     return Regroup{change.homes, change.by, false, *std::move(morph)};
+  }
+  if (rebalances(shapes, change)) {
+    return look_ahead_rebalanced(change, shapes);
   }
   Shape shape{.homes = change.homes,
               .by = change.by,
@@ -166,8 +179,8 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
   }
   if (*blocks < shape.home.kv.blocks) {
     const ReplicaId first = change.homes.front();
-    if (const Engine& engine = *stations_[index(first)].engine; !engine.form()) {
-      return refused("{}", check_room(engine, first, *blocks, true).error().message);
+    if (Status may = check_morphs(*stations_[index(first)].engine, first, *blocks); !may.ok()) {
+      return refused("{}", may.error().message);
     }
     shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
   }
@@ -225,14 +238,16 @@ std::optional<GroupBy> Grouping::divides_by(const Replicas& replicas) const {
 
 // Returns the groups that the wish asks for, and those it does not touch. Unless an operator asks,
 // groups that there are within others stay as they are when these part.
-std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish, bool insists) const {
+std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish,
+                                                     const std::string& reason,
+                                                     bool insists) const {
   std::vector<Wanted> wanted;
   Replicas named;
   for (Replicas group : wish.groups) {
     std::sort(group.begin(), group.end());
     named.insert(named.end(), group.begin(), group.end());
     const GroupBy by = insists ? wish.by : divides_by(group).value_or(wish.by);
-    wanted.push_back({std::move(group), by});
+    wanted.push_back({std::move(group), by, reason, insists});
   }
   for (const Wanted& before : wanted_) {
     if (!overlap(before.replicas, named)) {
@@ -241,7 +256,7 @@ std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish, bool
     }
     for (const ReplicaId replica : before.replicas) {
       if (std::find(named.begin(), named.end(), replica) == named.end()) {
-        wanted.push_back({{replica}, std::nullopt});
+        wanted.push_back({{replica}, std::nullopt, reason, insists});
       }
     }
   }
@@ -253,20 +268,20 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   if (Status valid = check_wish(wish); !valid.ok()) {
     return valid.error();
   }
-  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, insists));
+  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, reason, insists));
   Shapes ahead = shapes();
   std::vector<Regroup> changes;
-  if (running_) {
-    Result<Regroup> rest = rest_of_running(ahead);
+  for (const auto& running : running_) {
+    Result<Regroup> rest = rest_of(*running, ahead);
     if (!rest.ok()) {
       wanted_ = std::move(before);
       return rest.error();
     }
     changes.push_back(*std::move(rest));
   }
-  while (const auto change = next_change(ahead)) {
+  while (const auto change = next_change(ahead, {})) {
     Result<Regroup> next = look_ahead(*change, ahead);
-    if (next.ok() && next->together && !insists) {
+    if (next.ok() && next->together && !change->wanted->insists) {
       if (Status may = check_shrink(ahead[index(change->homes.front())].back()); !may.ok()) {
         next = refused("{}", may.error().message);
       }
@@ -275,31 +290,32 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
       wanted_ = std::move(before);
       return next.error();
     }
-    next->morph.reason = reason;
+    next->morph.reason = change->wanted->reason;
     changes.push_back(*std::move(next));
   }
   at_rest_ = false;
-  reason_ = reason;
-  insists_ = insists;
-  if (running_) {
-    running_->insist(insists);
-    running_->turn(wanted_together(), "turned back: " + reason);
+  for (const auto& running : running_) {
+    const Replicas changing = replicas_of(*running);
+    if (std::any_of(wish.groups.begin(), wish.groups.end(),
+                    [&](const Replicas& group) { return overlap(group, changing); })) {
+      running->insist(insists);
+    }
+    running->turn(wanted_together(*running), "turned back: " + reason);
   }
   advance(now_ns);
   return changes;
 }
 
-// Returns what the change under way still does, and changes the shapes accordingly.
-Result<Regroup> Grouping::rest_of_running(Shapes& shapes) const {
-  const Group& group = running_->group();
-  const bool together = wanted_together();
+// Returns what a change under way still does, and changes the shapes accordingly.
+Result<Regroup> Grouping::rest_of(const Regrouping& running, Shapes& shapes) const {
+  const Group& group = running.group();
+  const bool together = wanted_together(running);
   if (group.wide.group.empty()) {
     return together ? look_ahead({group.homes, group.by, true}, shapes)
                     : Regroup{group.homes, group.by, false, {}};
   }
-  const Form apart = joined_form(group.home, static_cast<int>(group.homes.size()));
-  Result<Morph> morph =
-      plan_regroup(config_.spec, running_->form(), together ? group.wide : apart, config_.budget);
+  Result<Morph> morph = plan_regroup(config_.spec, running.form(),
+                                     together ? group.wide : group.joined(), config_.budget);
   if (!morph.ok()) {
     return morph.error();
   }
@@ -309,64 +325,90 @@ Result<Regroup> Grouping::rest_of_running(Shapes& shapes) const {
   return Regroup{group.homes, group.by, together, *std::move(morph)};
 }
 
-// Returns true if the replicas of the change under way are wanted in one group.
-bool Grouping::wanted_together() const {
-  const Shapes now = shapes();
+std::vector<ReplicaId> Grouping::replicas_of(const Regrouping& running) const {
   Replicas all;
-  for (const ReplicaId home : running_->group().homes) {
-    const Replicas some = replicas_in(now, home, now[index(home)].size());
+  for (const ReplicaId home : running.group().homes) {
+    const Replicas some = replicas_of(home);
     all.insert(all.end(), some.begin(), some.end());
   }
   std::sort(all.begin(), all.end());
+  return all;
+}
+
+// Returns true if the replicas of a change under way are wanted in one group.
+bool Grouping::wanted_together(const Regrouping& running) const {
+  const Replicas all = replicas_of(running);
   return std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& wanted) {
     const bool same_by =
-        wanted.replicas.size() > all.size() || !wanted.by || *wanted.by == running_->group().by;
+        wanted.replicas.size() > all.size() || !wanted.by || *wanted.by == running.group().by;
     return within(all, wanted.replicas) && same_by;
   });
 }
 
 bool Grouping::on(const MorphReady& ready, TimeNs now_ns) {
-  if (Regrouping::owns(ready.id) && running_) {
-    running_->on(ready, now_ns);
+  if (Regrouping::owns(ready.id)) {
+    for (const auto& running : running_) {
+      running->on(ready, now_ns);
+    }
   }
   return Regrouping::owns(ready.id);
 }
 
 bool Grouping::on(const MorphDone& done, TimeNs now_ns) {
   if (Regrouping::owns(done.id)) {
-    check(running_ != nullptr, "only what was asked for is done");
-    running_->on(done, now_ns);
+    const bool known = std::any_of(running_.begin(), running_.end(),
+                                   [&](const auto& one) { return one->on(done, now_ns); });
+    check(known, "only what was asked for is done, once");
   }
   return Regrouping::owns(done.id);
 }
 
 void Grouping::step_done(ReplicaId replica, TimeNs now_ns) {
-  if (running_) {
-    running_->step_done(replica, now_ns);
+  for (const auto& running : running_) {
+    running->step_done(replica, now_ns);
   }
 }
 
 void Grouping::advance(TimeNs now_ns) {
-  while (true) {
-    if (!running_) {
-      const auto change = at_rest_ ? std::nullopt : next_change(shapes());
-      at_rest_ = !change;
-      if (at_rest_) {
-        return;
+  for (bool more = true; more;) {
+    more = false;
+    begin_all(now_ns);
+    for (const auto& running : running_) {
+      running->advance(now_ns);
+      auto moved = running->take_moved();
+      moved_.insert(moved_.end(), moved.begin(), moved.end());
+      if (auto failure = running->take_failure()) {
+        ++failures_.count;
+        failures_.latest = *std::move(failure);
       }
-      begin(*change, now_ns);
     }
-    running_->advance(now_ns);
-    auto moved = running_->take_moved();
-    moved_.insert(moved_.end(), moved.begin(), moved.end());
-    if (auto failure = running_->take_failure()) {
-      ++failures_.count;
-      failures_.latest = *std::move(failure);
+    for (auto running = running_.begin(); running != running_.end();) {
+      if ((*running)->ended()) {
+        std::unique_ptr<Regrouping> ended = std::move(*running);
+        running = running_.erase(running);
+        finish(std::move(ended));
+        more = true;
+      } else {
+        ++running;
+      }
     }
-    if (!running_->ended()) {
+  }
+}
+
+// Begins the changes of replicas that none concerns.
+void Grouping::begin_all(TimeNs now_ns) {
+  while (!at_rest_) {
+    Replicas changing;
+    for (const auto& running : running_) {
+      const Replicas some = replicas_of(*running);
+      changing.insert(changing.end(), some.begin(), some.end());
+    }
+    const auto change = next_change(shapes(), changing);
+    if (!change) {
+      at_rest_ = running_.empty();
       return;
     }
-    finish();
+    begin(*change, now_ns);
   }
 }
 
@@ -377,38 +419,40 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
     for (const ReplicaId home : change.homes) {
       forms.push_back(loaded_form(home));
     }
-    running_ = std::make_unique<Regrouping>(
+    running_.push_back(std::make_unique<Regrouping>(
         config_, stations_, sink_,
         Group{{.homes = change.homes, .by = change.by, .home = {}, .wide = {}}, nullptr},
-        std::move(forms));
+        std::move(forms)));
   } else {
-    running_ = std::make_unique<Regrouping>(config_, stations_, sink_, std::move(nested.back()));
+    running_.push_back(
+        std::make_unique<Regrouping>(config_, stations_, sink_, std::move(nested.back())));
     nested.pop_back();
   }
-  running_->insist(insists_);
-  running_->begin(reason_, generation_, now_ns);
+  Regrouping& begun = *running_.back();
+  begun.insist(change.wanted->insists);
+  begun.begin(change.wanted->reason, generation_, now_ns);
   if (!change.together && broken(change.homes.front())) {
-    running_->break_up(reason_);
+    begun.break_up(change.wanted->reason);
   }
 }
 
-// Records the change that has ended. After a failure, no other is tried.
-void Grouping::finish() {
-  RegroupRecord record = running_->record();
+// Records a change that has ended. After a failure, no other is tried with its replicas.
+void Grouping::finish(std::unique_ptr<Regrouping> ended) {
+  RegroupRecord record = ended->record();
   if (record.succeeded()) {
     ++(record.together ? status_.together_total : status_.apart_total);
   }
   status_.kv_bytes_total += record.kv_bytes;
   status_.weight_bytes_total += record.weight_bytes;
-  const bool as_wanted = wanted_together() == record.together;
+  const bool as_wanted = wanted_together(*ended) == record.together;
+  const Replicas replicas = replicas_of(*ended);
   if (record.together) {
-    groups_[index(record.replicas.front())].push_back(running_->take_group());
+    groups_[index(record.replicas.front())].push_back(ended->take_group());
   }
-  running_ = nullptr;
   if (!record.failure.empty()) {
     ++status_.failures_total;
     if (!as_wanted) {
-      keep_groups();
+      keep_groups({replicas.begin(), replicas.end()});
     }
   }
   if (status_.history.size() == kHistory) {
@@ -417,61 +461,6 @@ void Grouping::finish() {
   status_.history.push_back(std::move(record));
   ++status_.records_total;
   told_at_rest_ = false;  // a change that fails at once begins and ends between two looks
-}
-
-std::optional<std::vector<ReplicaId>> Grouping::parting(GroupBy by) const {
-  if (!running_ || running_->together() || insists_ || running_->group().by != by) {
-    return std::nullopt;
-  }
-  return running_->group().homes;
-}
-
-std::optional<ReplicaId> Grouping::waits_to_part() const {
-  const bool waits = running_ && !insists_ && running_->waits_to_part();
-  return waits ? std::optional(running_->group().homes.front()) : std::nullopt;
-}
-
-std::optional<TimeNs> Grouping::next_deadline_ns() const {
-  return running_ ? running_->next_deadline_ns() : std::nullopt;
-}
-
-std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
-  const bool tells = config_.devices != nullptr || !status_.failed.empty();
-  if (!tells || (!running_ && at_rest_ && told_at_rest_)) {
-    return nullptr;
-  }
-  told_at_rest_ = !running_ && at_rest_;
-  std::string tell = fmt::format("{} {}", status_.failed.size(), status_.records_total);
-  if (running_) {
-    const RegroupRecord& record = running_->record();
-    tell += fmt::format(" {} {} {} {} {}", names_of(record.replicas), record.together, record.steps,
-                        running_->stage(), running_->waits_for());
-  }
-  if (tell == told_) {
-    return nullptr;
-  }
-  told_ = std::move(tell);
-  auto status = std::make_shared<GroupsStatus>(status_);
-  const Shapes now = shapes();
-  for (const Replicas& replicas : groups_in(now)) {
-    const auto& nested = now[index(replicas.front())];
-    GroupStatus& group = status->groups.emplace_back();
-    group.replicas = replicas;
-    group.by = nested.empty() ? std::nullopt : std::optional(nested.back().by);
-    if (config_.devices != nullptr) {
-      group.form = stations_[index(replicas.front())].engine->form().value_or(
-          form_of(now, replicas.front()));
-    }
-  }
-  if (running_) {
-    status->running = running_->record();
-    status->stage = running_->stage();
-    status->waits_for = running_->waits_for();
-    if (running_->joint()) {
-      status->joint_form = running_->form();
-    }
-  }
-  return status;
 }
 
 }  // namespace protean

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,8 +21,9 @@
 namespace protean {
 
 // The groups of a fleet: which replicas serve as one, which shall, and the changes from one to the
-// other, one at a time. A wish may come at any moment: a change under way then turns if the wish
-// asks for the contrary. If a change fails, the groups that exist then become the wanted ones.
+// other. Changes of different replicas go on at the same time. A wish may come at any moment: a
+// change under way then turns if the wish asks for the contrary. If a change fails, its replicas
+// are to stay in the groups that they are in then.
 // Single-threaded; all that it refers to must outlive it.
 class Grouping {
  public:
@@ -54,11 +56,14 @@ class Grouping {
   bool intact() const { return status_.failed.empty(); }
   // Returns true while devices of the group under this id change what they hold.
   bool committing(ReplicaId replica) const {
-    return running_ && running_->committing() && running_->group().homes.front() == replica;
+    const Regrouping* running = running_of(replica);
+    return running != nullptr && running->committing() && running->group().homes.front() == replica;
   }
 
   // Returns true if the replica's engine changes now: no KV may migrate to it or from it.
-  bool changes(ReplicaId replica) const { return running_ && running_->concerns(replica); }
+  bool changes(ReplicaId replica) const { return running_of(replica) != nullptr; }
+  // Returns true if the replica or group under this id is as it is wanted, and does not change.
+  bool settled(ReplicaId first) const;
   // Returns true if replicas serve as one, under this replica's id.
   bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
   // Returns the KV blocks that the group under this id keeps at least, which are its homes'.
@@ -67,7 +72,7 @@ class Grouping {
   }
   // Returns the group under this id, which may wait to part.
   const Group& group(ReplicaId first) const {
-    return waits_to_part() == first ? running_->group() : groups_[index(first)].back();
+    return waits_to_part(first) ? running_of(first)->group() : groups_[index(first)].back();
   }
   // Returns the form of a replica or group whose engine never changes it.
   const Form& loaded_form(ReplicaId first) const {
@@ -77,14 +82,19 @@ class Grouping {
   // Returns true if both are replicas alone, or groups that were made of equal homes in equal ways,
   // so that their devices hold the same and have each block at the same place.
   bool made_alike(ReplicaId a, ReplicaId b) const { return made_alike(shapes(), a, b); }
+  // Returns true if these replicas, ascending, become a group by layers without one of their groups
+  // parting first.
+  bool join_at_once(const std::vector<ReplicaId>& replicas);
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
-  bool busy() const { return running_ != nullptr || !at_rest_; }
+  bool busy() const { return !running_.empty() || !at_rest_; }
   // Returns the homes of a group by `by` that parts although no operator asked for it.
   std::optional<std::vector<ReplicaId>> parting(GroupBy by) const;
-  // Returns the id of a group that parts although no operator asked for it, and that serves until a
-  // request has room in a home.
-  std::optional<ReplicaId> waits_to_part() const;
+  // Returns true if a group under this id parts although no operator asked for it, and serves until
+  // a request has room in a home.
+  bool waits_to_part(ReplicaId replica) const;
+  // Returns the ids of all such groups.
+  std::vector<ReplicaId> waiting_to_part() const;
   // Steps that failed and changes that were given up or ordered back, so far.
   struct Failures {
     std::uint64_t count = 0;
@@ -94,7 +104,10 @@ class Grouping {
   std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
   // Returns all replicas that serve under this replica's id.
   std::vector<ReplicaId> replicas_of(ReplicaId replica) const;
-  std::vector<ReplicaId> changing() const;  // the replicas whose groups change now
+  // Returns the replicas of the change that concerns this one now.
+  std::vector<ReplicaId> changing(ReplicaId replica) const;
+  // Returns the KV blocks that they have together once that change has ended.
+  std::int64_t kv_blocks_ahead(ReplicaId changing) const;
   // Returns the replicas of each home of the group under this id.
   std::vector<std::vector<ReplicaId>> homes_of(ReplicaId group) const;
   std::shared_ptr<const GroupsStatus> status_if_changed();
@@ -104,11 +117,14 @@ class Grouping {
   struct Wanted {
     Replicas replicas;  // ascending
     std::optional<GroupBy> by;
+    std::string reason;
+    bool insists = false;
   };
   struct Change {
     Replicas homes;
     GroupBy by = GroupBy::kShards;
     bool together = true;
+    const Wanted* wanted = nullptr;  // the group to which it leads
   };
   using Shape = GroupShape;                        // a group without its engines, to look ahead
   using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
@@ -121,35 +137,40 @@ class Grouping {
   std::vector<Replicas> groups_in(const Shapes& shapes) const;
   Shapes shapes() const;
   static bool made_alike(const Shapes& shapes, ReplicaId a, ReplicaId b);
-  std::optional<Change> next_change(const Shapes& shapes) const;
+  std::optional<Change> next_change(const Shapes& shapes, const Replicas& changing) const;
   Result<Regroup> look_ahead(const Change& change, Shapes& shapes) const;
-  Result<Regroup> rest_of_running(Shapes& shapes) const;
+  Regrouping* running_of(ReplicaId home) const;
+  Replicas replicas_of(const Regrouping& running) const;
+  Result<Regroup> rest_of(const Regrouping& running, Shapes& shapes) const;
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   bool keeps_kv(const Shapes& shapes, const Change& change) const;
+  std::vector<Form> forms_now(const Shapes& shapes, const Replicas& homes) const;
+  bool rebalances(const Shapes& shapes, const Change& change) const;
+  Regroup look_ahead_rebalanced(const Change& change, Shapes& shapes) const;
   Status check_shrink(Shape shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;
-  std::vector<Wanted> wanted_after(const GroupWish& wish, bool insists) const;
-  void keep_groups();
-  bool wanted_together() const;
+  std::vector<Wanted> wanted_after(const GroupWish& wish, const std::string& reason,
+                                   bool insists) const;
+  void keep_groups(std::set<ReplicaId> kept);
+  bool wanted_together(const Regrouping& running) const;
+  void begin_all(TimeNs now_ns);
   void begin(const Change& change, TimeNs now_ns);
-  void finish();
+  void finish(std::unique_ptr<Regrouping> ended);
 
   const GroupConfig config_;
   std::vector<Station>& stations_;
   TokenSink& sink_;
   std::vector<std::vector<Group>> groups_;  // by first replica, the innermost group first
-  std::vector<Wanted> wanted_;
-  std::string reason_;
-  bool insists_ = false;
-  bool at_rest_ = true;  // the wanted groups are there
+  std::vector<Wanted> wanted_;              // each replica is in one
+  bool at_rest_ = true;                     // the wanted groups are there
   bool told_at_rest_ = false;
-  std::unique_ptr<Regrouping> running_;
+  std::vector<std::unique_ptr<Regrouping>> running_;  // in the order in which they began
   std::uint64_t generation_ = 0;
   std::vector<std::pair<RequestId, ReplicaId>> moved_;
   Failures failures_;
   GroupsStatus status_;  // history and counters
-  std::string told_;     // what the latest status said of the change under way
+  std::string told_;     // what the latest status said of the changes under way
 };
 
 }  // namespace protean

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
@@ -59,7 +58,7 @@ Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations
       together_(false),
       stage_(Stage::kShrinking),
       form_(group_.wide),
-      joined_(joined_form(group_.home, static_cast<int>(group_.homes.size()))) {}
+      joined_(group_.joined()) {}
 
 void Regrouping::begin(std::string reason, std::uint64_t& generation, TimeNs now_ns) {
   generation_ = &generation;
@@ -125,7 +124,7 @@ void Regrouping::break_up(const std::string& why) {
   }
   news_.failure.reset();  // no attempt to form a group has failed
   record_.failure = why;
-  parts_ = Parts::kBroken;
+  haste_ = Haste::kBroken;
   if (joint_) {
     join_executors();  // steps in flight are forgotten
   }
@@ -221,9 +220,16 @@ std::optional<Error> Regrouping::agree() {
     record_.preempted += static_cast<int>(preemptions() - wait_.preemptions);
     wait_.preemptions = preemptions();
   }
-  group_.home = numbered(engine(0).form().value_or(forms_[0]));
+  std::vector<Form> forms;
+  for (std::size_t home = 0; home < count(); ++home) {
+    forms.push_back(numbered(engine(home).form().value_or(forms_[home])));
+  }
+  if (group_.by == GroupBy::kLayers && of_unequal_length(forms)) {
+    return agree_unequal(std::move(forms));
+  }
+  group_.home = forms[0];
   for (std::size_t home = 1; home < count(); ++home) {
-    const Form other = numbered(engine(home).form().value_or(forms_[home]));
+    const Form& other = forms[home];
     if (other != group_.home && !shrunk) {
       return make_error(ErrorCode::kUnavailable,
                         "replicas {} and {} have different forms, '{}' and '{}': ask for equal "
@@ -378,27 +384,6 @@ void Regrouping::commit() {
   joint_->changing(layers, now_ns_);
 }
 
-// Counts what a step moves. `live` are the blocks of each home that move with it, if any do.
-void Regrouping::count_bytes(const HoldShards& hold,
-                             const std::vector<std::vector<BlockId>>& live) {
-  const auto sum = [](const std::vector<std::int64_t>& each) {
-    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
-  };
-  record_.weight_bytes += sum(weight_bytes_fetched(config_.spec, form_, hold));
-  if (live.empty()) {
-    return;
-  }
-  std::vector<Copy> homes(count());
-  std::vector<std::int64_t> blocks;
-  for (std::size_t device = 0; device < form_.group.size(); ++device) {
-    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
-  }
-  for (const std::vector<BlockId>& some : live) {
-    blocks.push_back(std::ssize(some));
-  }
-  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
-}
-
 void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   now_ns_ = now_ns;
   const auto found = std::find_if(preparing_.begin(), preparing_.end(),
@@ -422,12 +407,15 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   }
 }
 
-void Regrouping::on(const MorphDone& done, TimeNs now_ns) {
+bool Regrouping::on(const MorphDone& done, TimeNs now_ns) {
+  if (std::erase(committed_, done.id) == 0) {
+    return false;
+  }
   now_ns_ = now_ns;
-  check(std::erase(committed_, done.id) == 1, "each commit is done once");
   if (committed_.empty()) {
     joint_->changed(now_ns);
   }
+  return true;
 }
 
 void Regrouping::step_done(ReplicaId replica, TimeNs now_ns) {

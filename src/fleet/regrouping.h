@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/units.h"
 #include "contract/form.h"
 #include "contract/groups.h"
+#include "contract/home_blocks.h"
 #include "contract/model_spec.h"
 #include "contract/morph.h"
 #include "cost/pages.h"
@@ -64,23 +66,42 @@ bool weighs(const GroupConfig& config);
 struct GroupShape {
   std::vector<ReplicaId> homes;  // each a replica, or a group named by its first one
   GroupBy by = GroupBy::kShards;
-  Form home;                     // of each home
+  Form home;                     // of each home, or if they are unequal, of the smallest
   Form wide;                     // of the group when it was formed
   std::int64_t shrunk_from = 0;  // KV blocks of each home before they shrank, if they did
+  std::vector<Form> unequal;     // of each home; empty: all are equal
 
+  std::vector<Form> home_forms() const {
+    return unequal.empty() ? std::vector<Form>(homes.size(), home) : unequal;
+  }
+  HomeBlocks home_blocks() const;
+  Form joined() const;  // when each home holds all
   // KV blocks that the homes have together without the group.
   std::int64_t blocks_apart() const {
-    return static_cast<std::int64_t>(homes.size()) * std::max(shrunk_from, home.kv.blocks);
+    return unequal.empty()
+               ? static_cast<std::int64_t>(homes.size()) * std::max(shrunk_from, home.kv.blocks)
+               : home_blocks().total();
   }
 };
+
+// Returns true if homes are pipelines of unequal length, where a replica has one stage.
+bool of_unequal_length(std::span<const Form> homes);
+
+// Returns what pipelines of unequal length, which stay as they are until then, become as a group by
+// layers. Fails if their precisions differ, or by rebalanced_form_in().
+Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> homes,
+                              std::vector<Form> forms);
 
 // Replicas that serve as one, with what they need to part again.
 struct Group : GroupShape {
   std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
 };
 
-// Refuses to shrink a replica's KV to so many blocks for a group: its form never changes, a request
-// needs more, or more are in use. The latter only if no request may be preempted.
+// Refuses to shrink a replica's KV to so many blocks for a group if its form never changes.
+Status check_morphs(const Engine& engine, ReplicaId replica, std::int64_t blocks);
+
+// Refuses it by check_morphs(), or because a request needs more, or more are in use. The latter
+// only if no request may be preempted.
 Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt);
 
 // Refuses a group for which the KV of its homes shrinks, by check_room() of each home that serves
@@ -120,8 +141,10 @@ class Regrouping {
   // Changes the direction. With `insists`, requests that find no room in a home are preempted.
   void turn(bool together, const std::string& why);
   void insist(bool insists) {
-    parts_ = broken() ? parts_ : insists ? Parts::kAtOnce : Parts::kWithRoom;
+    haste_ = broken() ? haste_ : insists ? Haste::kPreempts : Haste::kWaits;
   }
+  // Returns true if an operator asked for the change, or devices have failed.
+  bool hurries() const { return haste_ != Haste::kWaits; }
   // Devices of a home have failed: all KV is lost. Takes the group apart without a step, fetching
   // what devices dropped, and lets no home serve until it has parted. The engines must have given
   // up their requests.
@@ -132,7 +155,8 @@ class Regrouping {
   bool committing() const { return !committed_.empty(); }
 
   void on(const MorphReady& ready, TimeNs now_ns);
-  void on(const MorphDone& done, TimeNs now_ns);
+  // Returns true if the step is one of this change.
+  bool on(const MorphDone& done, TimeNs now_ns);
   void step_done(ReplicaId replica, TimeNs now_ns);  // before its engine is told
   // Does what can be done now. Must be called after each event.
   void advance(TimeNs now_ns);
@@ -191,12 +215,13 @@ class Regrouping {
   Engine& wide() { return engine(0); }
   ReplicaId first() const { return group_.homes.front(); }
   std::size_t count() const { return group_.homes.size(); }
-  bool broken() const { return parts_ == Parts::kBroken; }
+  bool broken() const { return haste_ == Haste::kBroken; }
   bool wide_serves() const { return stage_ == Stage::kShrinking || stage_ == Stage::kDividing; }
   const Form& target() const { return together_ ? group_.wide : joined_; }
 
   void settle();
   std::optional<Error> agree();
+  std::optional<Error> agree_unequal(std::vector<Form> forms);
   std::optional<Error> shrink_homes(std::int64_t blocks);
   bool grow_home(std::size_t home);
   std::int64_t preemptions() const;
@@ -225,12 +250,12 @@ class Regrouping {
   TokenSink& sink_;
   Group group_;
   bool together_;
-  enum class Parts : std::uint8_t {
-    kWithRoom,  // waits until each request has room in a home
-    kAtOnce,    // preempts requests without room
+  enum class Haste : std::uint8_t {
+    kWaits,     // until each request has room in a home
+    kPreempts,  // requests without room
     kBroken,    // the requests are gone, and no home serves until all have parted
   };
-  Parts parts_ = Parts::kWithRoom;
+  Haste haste_ = Haste::kWaits;
   bool asked_ = false;  // the group's engine for the homes' form
   Stage stage_;
   RegroupRecord record_;

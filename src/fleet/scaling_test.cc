@@ -156,7 +156,7 @@ TEST(Scaling, AGroupThatThePolicyDidNotFormTakesShortRequests) {
 TEST(Scaling, ShortRequestsAvoidAGroupThatWaitsToPart) {
   GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
   scene.arrive(5, 100, 60);  // 40 blocks, and a replica has 24
-  const auto waits = [&] { return scene.sink.groups->stage == "waits for room in the replicas"; };
+  const auto waits = [&] { return scene.stage() == "waits for room in the replicas"; };
   for (int round = 0; round < 1'000 && !waits(); ++round) {
     scene.ready();
     for (int replica = 0; replica < 4; ++replica) {
@@ -281,6 +281,32 @@ TEST(Scaling, ARequestThatWaitedBehindAnotherHasAttemptsOfItsOwn) {
   scene.expect_answer(RequestId{2});
 }
 
+// Each time, an operator's group of other replicas fails too.
+TEST(Scaling, ChangesThatFailTogetherAreOneAttempt) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 120, 10);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    for (int round = 0; round < 100 && !scene.changing(); ++round) {
+      scene.tick();
+    }
+    ASSERT_TRUE(scene.want({{2, 3}}).ok());
+    ASSERT_EQ(scene.sink.groups->running.size(), 2U);
+    for (int round = 0; round < 100 && scene.changing(); ++round) {
+      scene.ready(0, Error{ErrorCode::kExhausted, "no page"});
+      for (int replica = 0; replica < 4; ++replica) {
+        scene.work(replica);
+      }
+    }
+    ASSERT_FALSE(scene.changing());
+  }
+  EXPECT_EQ(scene.sink.groups->failures_total, 6);
+  for (int round = 0; round < 100 && !scene.sink.seen.at(RequestId{1}).finished; ++round) {
+    scene.settle();
+    scene.tick();
+  }
+  scene.expect_answer(RequestId{1});
+}
+
 TEST(Scaling, ARequestDoesNotWaitForAGroupThatCanGoNeitherWay) {
   GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
   scene.arrive(5, 120, 10);
@@ -297,8 +323,8 @@ TEST(Scaling, AGroupThatPartsTurnsBackForALongRequest) {
   GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
   scene.arrive(5, 120, 10);
   const auto parts = [&] {
-    const auto& running = scene.sink.groups->running;
-    return running && !running->together && running->steps > 0;
+    const auto running = scene.running();
+    return running && !running->record.together && running->record.steps > 0;
   };
   for (int round = 0; round < 1'000 && !parts(); ++round) {
     scene.ready();
@@ -308,8 +334,8 @@ TEST(Scaling, AGroupThatPartsTurnsBackForALongRequest) {
   ASSERT_TRUE(scene.sink.seen.at(RequestId{1}).finished.has_value());
   ASSERT_TRUE(parts()) << "its devices have fetched a first component";
   scene.arrive(6, 120, 10);
-  ASSERT_TRUE(scene.sink.groups->running.has_value());
-  EXPECT_TRUE(scene.sink.groups->running->together);
+  ASSERT_TRUE(scene.changing());
+  EXPECT_TRUE(scene.running()->record.together);
   scene.settle();
   scene.expect_all_answered();
   EXPECT_EQ(scene.groups(), "0 1");

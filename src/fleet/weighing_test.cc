@@ -164,9 +164,8 @@ TEST(Weighing, AGroupThatWaitsToPartStaysIfTheLoadReturns) {
   ASSERT_EQ(scene.groups(), "01");
   scene.settle();
   const auto waits = [&] {
-    const auto& running = scene.sink.groups->running;
-    return running && !running->together &&
-           scene.sink.groups->stage.find("room") != std::string::npos;
+    const auto running = scene.running();
+    return running && !running->record.together && running->stage.find("room") != std::string::npos;
   };
   for (int round = 0; round < 5'000 && !waits(); ++round) {
     if (scene.fleet->idle()) {

@@ -57,7 +57,7 @@ struct GroupFaults : ReplicasTest {
       story.at_point(point++);
       if (story.over(*status)) {
         load.enough();
-      } else if (!status->running && status->failed.empty()) {
+      } else if (status->running.empty() && status->failed.empty()) {
         want(status->groups.size() == 2);
       }
     });
@@ -68,7 +68,9 @@ struct GroupFaults : ReplicasTest {
     for (const GroupStatus& group : status.groups) {
       expect_whole(group.form);
     }
-    expect_whole(status.joint_form);
+    for (const RunningRegroup& change : status.running) {
+      expect_whole(change.joint_form);
+    }
   }
   void expect_whole(const std::optional<Form>& form) const {
     for (int layer = 0; form && layer < spec.layers; ++layer) {
@@ -125,10 +127,10 @@ TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
                         },
                     .over =
                         [&](const GroupsStatus& now) {
-                          if (!lost && now.running) {
-                            stages.insert(now.stage);
+                          if (!lost && !now.running.empty()) {
+                            stages.insert(now.running.front().stage);
                           }
-                          return !now.failed.empty() && !now.running;
+                          return !now.failed.empty() && now.running.empty();
                         }});
     expect_right(load);
     ASSERT_EQ(status->failed.size(), 1U);
@@ -151,23 +153,24 @@ TEST_F(GroupFaults, ADeviceThatCannotMapMemoryAtAnyPointTurnsTheChangeBack) {
     ASSERT_EQ(files.size(), 2U);
     std::optional<MapsFail> fault;
     int last = -1;
-    const auto status =
-        tell(load, {.by = at % 2 == 0 ? GroupBy::kLayers : GroupBy::kShards,
-                    .at_point =
-                        [&](int point) {
-                          last = point;
-                          if (point == at) {
-                            fault.emplace(files[static_cast<std::size_t>(at / 2 % 2)]);
-                          }
-                        },
-                    .over =
-                        [&](const GroupsStatus& now) {
-                          const bool failed = now.running && !now.running->failure.empty();
-                          if (failed || now.failures_total > 0 || last >= at + 6) {
-                            fault.reset();
-                          }
-                          return last >= at && !fault && !now.running && now.groups.size() == 2;
-                        }});
+    const auto status = tell(
+        load, {.by = at % 2 == 0 ? GroupBy::kLayers : GroupBy::kShards,
+               .at_point =
+                   [&](int point) {
+                     last = point;
+                     if (point == at) {
+                       fault.emplace(files[static_cast<std::size_t>(at / 2 % 2)]);
+                     }
+                   },
+               .over =
+                   [&](const GroupsStatus& now) {
+                     const bool changes = !now.running.empty();
+                     const bool failed = changes && !now.running.front().record.failure.empty();
+                     if (failed || now.failures_total > 0 || last >= at + 6) {
+                       fault.reset();
+                     }
+                     return last >= at && !fault && !changes && now.groups.size() == 2;
+                   }});
     failures += status->failures_total > 0 ? 1 : 0;
     expect_right(load);
     EXPECT_TRUE(status->failed.empty());

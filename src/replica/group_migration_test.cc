@@ -60,7 +60,7 @@ struct GroupMigration : ReplicasTest {
       }
       if (moved(load) >= least) {
         load.enough();
-      } else if (!asked && status && !status->running && status->groups.size() == left) {
+      } else if (!asked && status && status->running.empty() && status->groups.size() == left) {
         const std::size_t from = random() % left;
         const std::size_t to = (from + 1 + random() % (left - 1)) % left;
         asked = true;
@@ -126,7 +126,7 @@ TEST_F(GroupMigration, RequestsMoveWhileGroupsFormAndPart) {
       load.inbox.push(
           {steady_now_ns(), WantMigration{1, ReplicaId{to}, 1 + below(3)}, ReplicaId{from}});
     }
-    if (!wished && status && !status->running && below(30) == 0) {
+    if (!wished && status && status->running.empty() && below(30) == 0) {
       wished = true;
       const int first = 2 * below(2);
       GroupWish wish = pair(first, below(2) == 0 ? GroupBy::kShards : GroupBy::kLayers);

@@ -110,7 +110,7 @@ describe('a fleet of replicas', () => {
       const settled = async (count) => {
         for (let i = 0; i < 2400; ++i) {
           const now = await fleet();
-          if (now.groups.length === count && now.regrouping === null) return now;
+          if (now.groups.length === count && now.regrouping.length === 0) return now;
           await sleep(50);
         }
         return assert.fail(`${JSON.stringify(await fleet())}\n${server.log}`);
@@ -174,7 +174,7 @@ describe('a fleet of replicas', () => {
       let failing;
       try {
         await fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups: [['0', '1']], by }) });
-        for (let i = 0; i < 1000 && (await fleet()).regrouping !== null; ++i) await sleep(20);
+        for (let i = 0; i < 1000 && (await fleet()).regrouping.length > 0; ++i) await sleep(20);
         assert.equal((await fleet()).groups.length, 1, server.log);
         // All are asked again and again, so that some run when the device fails and some come while the group is being
         // parted.

@@ -105,7 +105,7 @@ describe('a fleet', () => {
   });
   it('tells changes of groups, the latest first', () => {
     const change = (more: Partial<Regrouping>): Regrouping => ({ replicas: ['0', '1'], by: 'layers', to: 'group', reason: 'r', asked_at: 1, steps: 4, blocks_moved: 0, preempted: 0, ...more });
-    const all = regroupingsOf(state({ regroupings: { 5: change({ done_after_s: 2 }) }, regrouping: change({ asked_at: 9, to: 'replicas' }) }));
+    const all = regroupingsOf(state({ regroupings: { 5: change({ done_after_s: 2 }) }, regrouping: [change({ asked_at: 9, to: 'replicas' })] }));
     assert.deepEqual(all.map(regroupingText), ['Replicas 0, 1 part', 'Replicas 0, 1 became one by layers']);
     assert.equal(regroupingText(change({ to: 'replicas', done_after_s: 1, failure: 'why' })), 'Replicas 0, 1 did not become one by layers');
   });

@@ -52,13 +52,10 @@ FleetReport::FleetReport(int replicas, const FormStatus& start)
       seen_(static_cast<std::size_t>(replicas), {.kv_blocks = start.form.kv.blocks}),
       forms_(seen_.size(), std::make_shared<const FormStatus>(start)) {}
 
-// Returns all replicas of the change of groups under way; none if there is none.
-std::vector<ReplicaId> FleetReport::changing() const {
+// Returns all replicas of a change of groups under way.
+std::vector<ReplicaId> FleetReport::replicas_of(const RunningRegroup& change) const {
   std::vector<ReplicaId> changing;
-  if (groups_ == nullptr || !groups_->running) {
-    return changing;
-  }
-  const std::vector<ReplicaId>& homes = groups_->running->replicas;
+  const std::vector<ReplicaId>& homes = change.record.replicas;
   for (const GroupStatus& group : groups_->groups) {
     if (std::find(homes.begin(), homes.end(), group.replicas.front()) != homes.end()) {
       changing.insert(changing.end(), group.replicas.begin(), group.replicas.end());
@@ -90,14 +87,14 @@ std::vector<FleetReport::Holders> FleetReport::holders() const {
   const auto holds = [&](const Form& form, const std::vector<ReplicaId>& replicas) {
     return form.group.size() == devices_each_ * replicas.size();
   };
-  std::vector<ReplicaId> together = changing();
-  if (!together.empty() && groups_->joint_form) {
-    holders.push_back({together, *groups_->joint_form});
-  } else if (!together.empty() && !groups_->running->together &&
-             holds(form(together.front()).form, together)) {
-    holders.push_back({together, form(together.front()).form});
-  } else {
-    together.clear();
+  std::vector<ReplicaId> together;
+  for (const RunningRegroup& change : groups_->running) {
+    const std::vector<ReplicaId> replicas = replicas_of(change);
+    const Form& reported = form(replicas.front()).form;
+    if (change.joint_form || (!change.record.together && holds(reported, replicas))) {
+      holders.push_back({replicas, change.joint_form.value_or(reported)});
+      together.insert(together.end(), replicas.begin(), replicas.end());
+    }
   }
   for (const GroupStatus& group : groups_->groups) {
     const ReplicaId first = group.replicas.front();
@@ -137,9 +134,11 @@ std::vector<ReplicaId> FleetReport::serving() const {
     serve_by(group.replicas.front(), group.replicas);
   }
   // A group that parts serves as one until its homes have engines of their own.
-  const std::vector<ReplicaId> together = changing();
-  if (!together.empty() && !groups_->joint_form && !groups_->running->together) {
-    serve_by(together.front(), together);
+  for (const RunningRegroup& change : groups_->running) {
+    if (!change.joint_form && !change.record.together) {
+      const std::vector<ReplicaId> together = replicas_of(change);
+      serve_by(together.front(), together);
+    }
   }
   return serving;
 }

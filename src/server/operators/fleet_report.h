@@ -60,7 +60,7 @@ class FleetReport {
 
  private:
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
-  std::vector<ReplicaId> changing() const;
+  std::vector<ReplicaId> replicas_of(const RunningRegroup& change) const;
 
   const std::size_t devices_each_;
   std::vector<Observation> seen_;                         // by replica

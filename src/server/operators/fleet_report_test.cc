@@ -74,10 +74,10 @@ TEST_F(FleetReportTest, FollowsReplicasThatBecomeOneAndPart) {
   EXPECT_EQ(fleet.serving(), each);
 
   GroupsStatus status = apart(alone);
-  status.running = {.replicas = {kZero, kOne}, .together = true};
+  status.running = {{.record = {.replicas = {kZero, kOne}, .together = true}}};
   report(fleet, status);
   EXPECT_EQ(holders_of(fleet), "0 10, 1 10") << "the change has begun, no device is joined";
-  status.joint_form = joint;
+  status.running.front().joint_form = joint;
   report(fleet, status);
   EXPECT_EQ(holders_of(fleet), "0 1 20");
   EXPECT_EQ(fleet.serving(), each) << "each has its own requests";
@@ -92,11 +92,11 @@ TEST_F(FleetReportTest, FollowsReplicasThatBecomeOneAndPart) {
   EXPECT_EQ(holders_of(fleet), "0 1 30") << "the group's engine knows it better";
 
   status = apart(alone);
-  status.running = {.replicas = {kZero, kOne}, .together = false};
+  status.running = {{.record = {.replicas = {kZero, kOne}, .together = false}}};
   report(fleet, status);
   EXPECT_EQ(holders_of(fleet), "0 1 30") << "the group serves until its homes do";
   EXPECT_EQ(fleet.serving(), first);
-  status.joint_form = joint;
+  status.running.front().joint_form = joint;
   report(fleet, status);
   EXPECT_EQ(fleet.serving(), each);
   report(fleet, apart(alone));

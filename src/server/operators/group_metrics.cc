@@ -20,7 +20,7 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                   .Add({{"model_name", model_name}})),
       running_(BuildGauge()
                    .Name("protean:regrouping")
-                   .Help("1 while replicas become one group or a group splits.")
+                   .Help("Changes of groups that go on: replicas that become one, or groups that split.")
                    .Register(registry)
                    .Add({{"model_name", model_name}})),
       failures_(BuildCounter()
@@ -84,7 +84,7 @@ GroupMetrics::Changes GroupMetrics::changes(prometheus::Registry& registry,
 
 void GroupMetrics::show(const GroupsStatus& status) {
   groups_.Set(static_cast<double>(status.groups.size()));
-  running_.Set(status.running ? 1 : 0);
+  running_.Set(static_cast<double>(status.running.size()));
   failures_.set(status.failures_total);
   kv_bytes_.set(status.kv_bytes_total);
   weight_bytes_.set(status.weight_bytes_total);

@@ -69,14 +69,11 @@ json::object shown_record(const RegroupRecord& record, TimeNs unix_offset_ns) {
                                              : json::value(json::string(record.failure))}};
 }
 
-json::value shown_running(const GroupsStatus& status, TimeNs unix_offset_ns) {
-  if (!status.running) {
-    return nullptr;
-  }
-  json::object shown = shown_record(*status.running, unix_offset_ns);
-  shown["stage"] = status.stage;
+json::object shown_running(const RunningRegroup& change, TimeNs unix_offset_ns) {
+  json::object shown = shown_record(change.record, unix_offset_ns);
+  shown["stage"] = change.stage;
   shown["waits_for"] =
-      status.waits_for.empty() ? json::value(nullptr) : json::value(json::string(status.waits_for));
+      change.waits_for.empty() ? json::value(nullptr) : json::value(json::string(change.waits_for));
   return shown;
 }
 
@@ -131,6 +128,10 @@ json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns) {
   for (const RegroupRecord& record : status.history) {
     history.push_back(shown_record(record, unix_offset_ns));
   }
+  json::array running;
+  for (const RunningRegroup& change : status.running) {
+    running.push_back(shown_running(change, unix_offset_ns));
+  }
   json::array failed;
   for (const ReplicaFailure& failure : status.failed) {
     failed.push_back(
@@ -140,7 +141,7 @@ json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns) {
   }
   return {{"groups", std::move(groups)},
           {"out_of_service", std::move(failed)},
-          {"regrouping", shown_running(status, unix_offset_ns)},
+          {"regrouping", std::move(running)},
           {"history", std::move(history)}};
 }
 
@@ -155,12 +156,17 @@ json::object shown_grouping(const GroupsStatus& status, TimeNs unix_offset_ns) {
   }
   json::object ended;
   for (const RegroupRecord& record : status.history) {
-    ended[std::to_string(record.asked_ns)] = without_nulls(shown_record(record, unix_offset_ns));
+    // Changes of different replicas may begin at the same moment.
+    const int first = record.replicas.front().value;
+    ended[std::to_string(record.asked_ns) + "-" + std::to_string(first)] =
+        without_nulls(shown_record(record, unix_offset_ns));
   }
   json::object shown{{"groups", std::move(groups)}, {"regroupings", std::move(ended)}};
-  if (status.running) {
-    shown["regrouping"] = without_nulls(shown_running(status, unix_offset_ns).get_object());
+  json::array running;
+  for (const RunningRegroup& change : status.running) {
+    running.push_back(without_nulls(shown_running(change, unix_offset_ns)));
   }
+  shown["regrouping"] = std::move(running);
   return shown;
 }
 

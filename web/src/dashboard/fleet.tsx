@@ -43,15 +43,15 @@ export function Fleet({ state, sample, ask }: Props) {
           </tbody>
         </table>
       </div>
-      {state.regrouping && (
-        <p class="notice change small" role="status">
+      {state.regrouping?.map((change) => (
+        <p key={change.replicas.join()} class="notice change small" role="status">
           <i class="lamp busy" />
           <span>
-            <b>{regroupingText(state.regrouping)}</b>: {state.regrouping.stage}, {plural(state.regrouping.steps, 'step')} done. {sentence(state.regrouping.reason)}
-            {state.regrouping.waits_for && ` ${sentence(state.regrouping.waits_for)}`}
+            <b>{regroupingText(change)}</b>: {change.stage}, {plural(change.steps, 'step')} done. {sentence(change.reason)}
+            {change.waits_for && ` ${sentence(change.waits_for)}`}
           </span>
         </p>
-      )}
+      ))}
       {ask && <Actions state={state} servers={servers} chosen={servers.filter(({ replica }) => chosen.has(replica))} ask={ask} onDone={() => setChosen(new Set())} />}
     </section>
   );

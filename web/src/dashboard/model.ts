@@ -86,7 +86,7 @@ export interface State {
   devices?: Record<string, DevicePages>;
   targets?: { ttft_s?: number; tpot_s?: number };
   groups?: { replicas: string[]; by?: 'shards' | 'layers' }[]; // absent: replicas cannot be grouped
-  regrouping?: Regrouping;
+  regrouping?: Regrouping[];
   regroupings?: Record<string, Regrouping>;
 }
 
@@ -288,7 +288,7 @@ export function groupMorphs(steps: Iterable<MorphStep>): MorphGroup[] {
 
 /** Returns the changes of groups, the latest first. */
 export function regroupingsOf(state: State): Regrouping[] {
-  const all = [...Object.values(state.regroupings ?? {}), ...(state.regrouping ? [state.regrouping] : [])];
+  const all = [...Object.values(state.regroupings ?? {}), ...(state.regrouping ?? [])];
   return all.sort((a, b) => b.asked_at - a.asked_at);
 }
 

@@ -1,0 +1,112 @@
+// What a fleet's groups tell policies and operators.
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "control/plan_regroup.h"
+#include "fleet/grouping.h"
+
+namespace protean {
+
+std::optional<std::vector<ReplicaId>> Grouping::parting(GroupBy by) const {
+  const auto found = std::find_if(running_.begin(), running_.end(), [&](const auto& running) {
+    return !running->together() && !running->hurries() && running->group().by == by;
+  });
+  return found == running_.end() ? std::nullopt : std::optional((*found)->group().homes);
+}
+
+bool Grouping::waits_to_part(ReplicaId replica) const {
+  const Regrouping* running = running_of(replica);
+  return running != nullptr && !running->hurries() && running->waits_to_part() &&
+         running->group().homes.front() == replica;
+}
+
+std::vector<ReplicaId> Grouping::waiting_to_part() const {
+  std::vector<ReplicaId> waiting;
+  for (const auto& running : running_) {
+    const ReplicaId first = running->group().homes.front();
+    if (waits_to_part(first)) {
+      waiting.push_back(first);
+    }
+  }
+  return waiting;
+}
+
+bool Grouping::settled(ReplicaId first) const {
+  if (at_rest_) {
+    return true;
+  }
+  const Replicas now = replicas_of(first);
+  return !changes(first) && std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& wanted) {
+    return wanted.replicas == now;
+  });
+}
+
+std::int64_t Grouping::kv_blocks_ahead(ReplicaId changing) const {
+  const Regrouping& running = *running_of(changing);
+  GroupShape shape = running.group();
+  if (shape.wide.group.empty()) {  // the replicas' forms are not at rest yet
+    std::vector<Form> forms = forms_now(shapes(), shape.homes);
+    shape.home = forms.front();
+    if (shape.by == GroupBy::kLayers && of_unequal_length(forms)) {
+      shape.wide = rebalanced_form(forms).ok() ? *rebalanced_form(forms) : Form();
+      shape.unequal = std::move(forms);
+    } else if (auto wide = divided_form(shape.home, static_cast<int>(forms.size()), shape.by)) {
+      shape.wide = *std::move(wide);
+    }
+  }
+  return running.together() && !shape.wide.group.empty() ? most_kv_blocks(config_, shape.wide)
+                                                         : shape.blocks_apart();
+}
+
+std::optional<TimeNs> Grouping::next_deadline_ns() const {
+  std::optional<TimeNs> next_ns;
+  for (const auto& running : running_) {
+    if (const auto ns = running->next_deadline_ns()) {
+      next_ns = std::min(next_ns.value_or(*ns), *ns);
+    }
+  }
+  return next_ns;
+}
+
+std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
+  const bool tells = config_.devices != nullptr || !status_.failed.empty();
+  if (!tells || (!busy() && told_at_rest_)) {
+    return nullptr;
+  }
+  told_at_rest_ = !busy();
+  std::string tell = fmt::format("{} {}", status_.failed.size(), status_.records_total);
+  for (const auto& running : running_) {
+    const RegroupRecord& record = running->record();
+    tell += fmt::format(" {} {} {} {} {}", names_of(record.replicas), record.together, record.steps,
+                        running->stage(), running->waits_for());
+  }
+  if (tell == told_) {
+    return nullptr;
+  }
+  told_ = std::move(tell);
+  auto status = std::make_shared<GroupsStatus>(status_);
+  const Shapes now = shapes();
+  for (const Replicas& replicas : groups_in(now)) {
+    const auto& nested = now[index(replicas.front())];
+    GroupStatus& group = status->groups.emplace_back();
+    group.replicas = replicas;
+    group.by = nested.empty() ? std::nullopt : std::optional(nested.back().by);
+    if (config_.devices != nullptr) {
+      group.form = stations_[index(replicas.front())].engine->form().value_or(
+          form_of(now, replicas.front()));
+    }
+  }
+  for (const auto& running : running_) {
+    status->running.push_back(
+        {.record = running->record(),
+         .stage = running->stage(),
+         .waits_for = running->waits_for(),
+         .joint_form = running->joint() ? std::optional(running->form()) : std::nullopt});
+  }
+  return status;
+}
+
+}  // namespace protean
