@@ -107,14 +107,10 @@ describe('a fleet of replicas', () => {
       const server = await startFleet(2, ...shards);
       const put = (groups) => fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups, by }) });
       const fleet = async () => (await fetch(`${server.admin}/admin/fleet`)).json();
-      const settled = async (count) => {
-        for (let i = 0; i < 2400; ++i) {
-          const now = await fleet();
-          if (now.groups.length === count && now.regrouping.length === 0) return now;
-          await sleep(50);
-        }
-        return assert.fail(`${JSON.stringify(await fleet())}\n${server.log}`);
-      };
+      const settled = (count) => until(async () => {
+        const now = await fleet();
+        return now.groups.length === count && now.regrouping.length === 0 && now;
+      }, async () => `${JSON.stringify(await fleet())}\n${server.log}`);
       try {
         const answers = Promise.all(requests.map((body) => answer(server.url, body)));
         for (let turn = 0; turn < 3; ++turn) {
@@ -174,8 +170,10 @@ describe('a fleet of replicas', () => {
       let failing;
       try {
         await fetch(`${server.admin}/admin/fleet`, { method: 'PUT', body: JSON.stringify({ groups: [['0', '1']], by }) });
-        for (let i = 0; i < 1000 && (await fleet()).regrouping.length > 0; ++i) await sleep(20);
-        assert.equal((await fleet()).groups.length, 1, server.log);
+        await until(async () => {
+          const { groups, regrouping } = await fleet();
+          return groups.length === 1 && regrouping.length === 0;
+        }, () => server.log);
         // All are asked again and again, so that some run when the device fails and some come while the group is being
         // parted.
         let injected = false;
