@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { before, describe, it } from 'node:test';
 import { load } from './load.mjs';
-import { builtin, parseMetrics, program, Server, skip, sleep, until } from './server.mjs';
+import { builtin, instrumented, parseMetrics, program, Server, skip, sleep, until } from './server.mjs';
 import { hangBusiestThread, loseMemory } from './faults.mjs';
 
 const prefix = 'The old man looked out over the sea and thought of the long way that he had come. '.repeat(3);
@@ -55,7 +55,7 @@ describe('a fleet of replicas', () => {
     longOfShards = wantedOfShards.pop();
   });
 
-  for (const router of ['first-token', 'freeness', 'least-loaded', 'round-robin']) {
+  for (const router of instrumented ? ['first-token'] : ['first-token', 'freeness', 'least-loaded', 'round-robin']) {
     it(`answers 32 streams with the tokens of one replica (${router})`, async () => {
       const server = await startFleet(2, '--router', router);
       try {

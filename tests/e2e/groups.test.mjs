@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { form, layers, settled, startForm, want } from './form.mjs';
 import { writeRandomModel } from './random_model.mjs';
-import { builtin, program, random, Server, sleep, until } from './server.mjs';
+import { builtin, instrumented, program, random, Server, sleep, until } from './server.mjs';
 import { storm } from './storm.mjs';
 
 const shards = ['--max-tensor-parallel-size', '2'];
@@ -158,7 +158,7 @@ describe('groups of devices', () => {
 
   it('lose nothing when clients leave at random', async () => {
     const draw = random(5);
-    const times = process.env.LOAD_MEMORY === 'any' ? 2 : 6;  // an instrumented server takes long
+    const times = instrumented ? 2 : 6;
     await withServer([...shards, ...small, ...groups['TP 2 x PP 2']], async (server) => {
       await Promise.all(Array.from({ length: 16 }, async (_, client) => {
         for (let i = 0; i < times; ++i) await mayLeave(server, all[(client * 6 + i) % all.length], draw);

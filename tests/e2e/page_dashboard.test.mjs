@@ -5,11 +5,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { accessibilityTroubles, openBrowser, openPage, startProxy } from './browser.mjs';
-import { builtin, ownPort, Server, sleep, until } from './server.mjs';
+import { builtin, instrumented, ownPort, Server, sleep, until } from './server.mjs';
 
 const layers = 16;
 // Chromium takes most of the time, and what it asks an instrumented server for again finds nothing more.
-const skip = process.env.LOAD_MEMORY === 'any' && 'other tests send the same requests';
+const skip = instrumented && 'other tests send the same requests';
 
 async function complete(server, fields = {}) {
   const response = await fetch(`${server.url}/v1/completions`, {

@@ -5,9 +5,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { accessibilityTroubles, openBrowser, openPage } from './browser.mjs';
-import { builtin, Server } from './server.mjs';
+import { builtin, instrumented, Server } from './server.mjs';
 
-const skip = process.env.LOAD_MEMORY === 'any' && 'other tests send the same requests';
+const skip = instrumented && 'other tests send the same requests';
 const viewport = { width: 1440, height: 900 };
 
 async function startServer(cache, path, ...flags) {

@@ -17,6 +17,9 @@ export const builtin = resolve(root, 'models/builtin');
 // Why there is nothing to test here, or false.
 export const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
 
+// True if the program has sanitizers: it is slow, and its memory grows. Tests then leave out what finds nothing more about memory.
+export const instrumented = process.env.LOAD_MEMORY === 'any';
+
 // A small generator of our own, so that clients can repeat themselves.
 export function random(seed) {
   let state = seed >>> 0;
