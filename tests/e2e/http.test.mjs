@@ -9,7 +9,7 @@ import net from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { model, modelName, parseMetrics, program, Server, skip, sleep, until } from './server.mjs';
+import { instrumented, model, modelName, parseMetrics, program, Server, skip, sleep, until } from './server.mjs';
 
 // Sends bytes as they are; the answers, split, once the server hangs up or `enough` have come.
 function raw(server, bytes, { enough = 1, half = false, patience = 120_000 } = {}) {
@@ -390,7 +390,7 @@ describe('the end', { skip }, () => {
   it('SIGTERM under load loses no accepted request, and tells newcomers', async () => {
     // The built-in model takes seconds for these answers, so that the signal comes while some run and others wait.
     const server = await Server.startBuiltin('--max-num-seqs', '4', '--shutdown-timeout', '600');
-    const accepted = Array.from({ length: 24 }, () => ask(server, 200));
+    const accepted = Array.from({ length: 24 }, () => ask(server, instrumented ? 100 : 200));
     const counted = ['vllm:num_requests_running', 'vllm:num_requests_waiting', 'vllm:request_success_total'];
     await until(async () => {
       const all = await server.metrics();
