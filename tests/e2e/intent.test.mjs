@@ -26,7 +26,7 @@ describe('protean serve --intent', () => {
       await server.logged(/listening/);
       assert.match(server.log, /intent min-memory: 1 of 2 devices, TP 1 x PP 1, w4(a8)?, KV int8/);
       assert.ok(names.some((name) => server.log.includes(name)), `${names} in ${server.log}`);
-      for (let i = 0; i < 200 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
       const answer = await fetch(`${server.url}/v1/completions`, {
         method: 'POST', headers: { 'content-type': 'application/json' },
         body: JSON.stringify({ prompt: 'The', max_tokens: 4 }),
@@ -51,7 +51,7 @@ describe('protean serve --intent', () => {
     try {
       await server.logged(/operators' port: (\S+)/);
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-      for (let i = 0; i < 600 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
       const served = await (await fetch(`${admin}/admin/intent/plan`)).json();
       for (const field of ['batch', 'prompt_tokens', 'output_tokens', 'cost_formula', 'placement']) assert.equal(served[field], planned[field], field);
       const alone = planned.configurations.find(({ name }) => name === served.choice.name);
@@ -73,7 +73,7 @@ describe('protean serve --intent', () => {
   ]) {
     it(`refuses ${flags.join(' ')}`, () => {
       const { status, stderr } = spawnSync(program, ['serve', builtin, '--port', '0', ...cache(), ...flags],
-        { encoding: 'utf8', timeout: 60_000 });
+        { encoding: 'utf8', timeout: 240_000 });
       assert.notEqual(status, 0);
       assert.match(stderr, words);
     });
@@ -93,7 +93,7 @@ describe('PUT /admin/intent', () => {
   const want = async (intent) => json(await fetch(`${admin}/admin/intent`, { method: 'PUT', body: JSON.stringify({ intent }) }));
   const shown = async () => json(await fetch(`${admin}/admin/intent?model=story`));
   const ended = async () => {
-    for (let i = 0; i < 2000; ++i) {
+    for (let i = 0; i < 6000; ++i) {
       const { change } = await shown();
       if (change.state === 'done' || change.state === 'failed') return change;
       await sleep(50);
@@ -119,9 +119,9 @@ describe('PUT /admin/intent', () => {
     const clients = [0, 1, 2].map(async () => {
       for (; busy;) texts.push(await text());
     });
-    const begun = await want('min-memory');
+    const [begun, refused] = (await Promise.all([want('min-memory'), want('min-memory')])).sort((a, b) => a.status - b.status);
     assert.deepEqual([begun.status, begun.model, begun.change.intent, begun.change.state], [202, 'story', 'min-memory', 'planning']);
-    assert.equal((await want('min-cost')).status, 409, 'one change at a time');
+    assert.equal(refused.status, 409, 'one change at a time');
     const change = await ended();
     assert.equal(change.state, 'done', JSON.stringify(change));
     assert.ok(change.batch >= 1 && change.prompt_tokens >= 2 && change.output_tokens >= 1, 'the load of the model so far');
@@ -160,15 +160,18 @@ describe('PUT /admin/intent', () => {
     assert.deepEqual(await profile('GET'), { status: 200, model: 'story', state: null });
     const known = await text();
     assert.deepEqual([(await profile('POST')).status, (await profile('POST')).status], [202, 409]);
+    let now;
+    let meanwhile = 0;
     for (let i = 0; i < 10; ++i) {
       assert.equal(await text(), known);
+      now = await profile('GET');
+      meanwhile += /waiting|profiling/.test(now.state) ? 1 : 0;
       await sleep(50);
     }
-    let now = await profile('GET');
-    assert.match(now.state, /waiting|profiling/, 'it answers meanwhile');
+    assert.ok(meanwhile > 0, 'it answers meanwhile');
     // An instrumented build takes minutes for all steps.
     const enough = () => ['done', 'failed'].includes(now.state) || (process.env.LOAD_MEMORY === 'any' && now.steps >= 3);
-    for (let i = 0; i < 2000 && !enough(); ++i) {
+    for (let i = 0; i < 6000 && !enough(); ++i) {
       await sleep(50);
       now = await profile('GET');
     }
@@ -289,7 +292,7 @@ describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CP
     try {
       await server.logged(/operators' port: (\S+)/);
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-      for (let i = 0; i < 600 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
       const bound = () => [...server.log.matchAll(/device 0: 1 thread on CPU (\d+), pinned/g)].map(([, cpu]) => cpu);
       assert.equal(bound().length, 2, server.log);
       assert.equal(bound()[0], bound()[1], 'a device of two is enough while the load is low');
@@ -308,7 +311,7 @@ describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CP
         for (; busy;) texts[model].add(await text(names[model]));
       });
       let moved;
-      for (let i = 0; i < 1500 && moved?.change.state !== 'done'; ++i) {
+      for (let i = 0; i < 6000 && moved?.change.state !== 'done'; ++i) {
         await sleep(50);
         const { models } = await (await fetch(`${admin}/admin/models`)).json();
         const name = models.find(({ moves }) => moves > 0)?.model;
