@@ -6,7 +6,7 @@ import { cpSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { builtin, model as tiny, program, Server, skip, sleep } from './server.mjs';
+import { builtin, instrumented, model as tiny, program, Server, skip, sleep, until } from './server.mjs';
 
 let scratch;
 before(() => { scratch = mkdtempSync(join(tmpdir(), 'protean-intent-')); });
@@ -26,7 +26,7 @@ describe('protean serve --intent', () => {
       await server.logged(/listening/);
       assert.match(server.log, /intent min-memory: 1 of 2 devices, TP 1 x PP 1, w4(a8)?, KV int8/);
       assert.ok(names.some((name) => server.log.includes(name)), `${names} in ${server.log}`);
-      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
       const answer = await fetch(`${server.url}/v1/completions`, {
         method: 'POST', headers: { 'content-type': 'application/json' },
         body: JSON.stringify({ prompt: 'The', max_tokens: 4 }),
@@ -51,7 +51,7 @@ describe('protean serve --intent', () => {
     try {
       await server.logged(/operators' port: (\S+)/);
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
       const served = await (await fetch(`${admin}/admin/intent/plan`)).json();
       for (const field of ['batch', 'prompt_tokens', 'output_tokens', 'cost_formula', 'placement']) assert.equal(served[field], planned[field], field);
       const alone = planned.configurations.find(({ name }) => name === served.choice.name);
@@ -92,14 +92,10 @@ describe('PUT /admin/intent', () => {
   };
   const want = async (intent) => json(await fetch(`${admin}/admin/intent`, { method: 'PUT', body: JSON.stringify({ intent }) }));
   const shown = async () => json(await fetch(`${admin}/admin/intent?model=story`));
-  const ended = async () => {
-    for (let i = 0; i < 6000; ++i) {
-      const { change } = await shown();
-      if (change.state === 'done' || change.state === 'failed') return change;
-      await sleep(50);
-    }
-    assert.fail(server.log);
-  };
+  const ended = () => until(async () => {
+    const { change } = await shown();
+    return ['done', 'failed'].includes(change.state) && change;
+  }, () => server.log);
   const model = async () => (await json(await fetch(`${admin}/admin/models`))).models[0];
   before(async () => {
     server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, ...cache(), '--admin-port', '0', '--devices', '2',
@@ -170,7 +166,7 @@ describe('PUT /admin/intent', () => {
     }
     assert.ok(meanwhile > 0, 'it answers meanwhile');
     // An instrumented build takes minutes for all steps.
-    const enough = () => ['done', 'failed'].includes(now.state) || (process.env.LOAD_MEMORY === 'any' && now.steps >= 3);
+    const enough = () => ['done', 'failed'].includes(now.state) || (instrumented && now.steps >= 3);
     for (let i = 0; i < 6000 && !enough(); ++i) {
       await sleep(50);
       now = await profile('GET');
@@ -224,7 +220,7 @@ describe('PUT /admin/intent in place', () => {
     try {
       await server.logged(/operators' port: (\S+)/);
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-      for (let i = 0; i < 600 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
       assert.match(server.log, /intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
       const model = async () => {
         const { models } = await (await fetch(`${admin}/admin/models`)).json();
@@ -247,28 +243,28 @@ describe('PUT /admin/intent in place', () => {
       const changed = async (intent) => {
         const body = JSON.stringify({ intent, batch: 1, prompt_tokens: 16, output_tokens: 64 });
         assert.equal((await fetch(`${admin}/admin/intent`, { method: 'PUT', body })).status, 202);
-        let change;
-        for (let i = 0; i < 2000 && !['done', 'failed'].includes(change?.state); ++i) {
-          await sleep(20);
-          ({ change } = await (await fetch(`${admin}/admin/intent`)).json());
-        }
+        const change = await until(async () => {
+          const { change: now } = await (await fetch(`${admin}/admin/intent`)).json();
+          return ['done', 'failed'].includes(now.state) && now;
+        }, () => server.log);
         assert.deepEqual([change.state, change.way], ['done', 'in place'], `${JSON.stringify(change)} ${server.log}`);
-        for (let i = 0; i < 500 && mixed.length === 0; ++i) await sleep(20);
-        assert.ok(mixed.splice(0).length > 0, 'answers go on in the engine that changes');
+        await until(() => mixed.splice(0).length > 0);  // answers go on in the engine that changes
         return change;
       };
       assert.match((await changed('min-memory')).configuration, /^TP 1 x PP 1, w4(a8)?, KV int8$/);
-      let now = await model();
-      for (let i = 0; i < 100 && now.device_bytes >= loaded.device_bytes; ++i) {
-        await sleep(20);
+      let now;
+      await until(async () => {  // it gives memory back
         now = await model();
-      }
-      assert.ok(now.device_bytes < loaded.device_bytes, 'it gives memory back');
+        return now.device_bytes < loaded.device_bytes;
+      }, () => JSON.stringify(now));
       assert.match(now.form, /layers w4(a8)?:16/);
       assert.equal(now.intent, 'min-memory');
       assert.equal((await changed('min-device-hours')).configuration, 'TP 1 x PP 1, bf16, KV int8');
-      now = await model();
-      assert.deepEqual([now.form, now.device_bytes, now.intent], [loaded.form, loaded.device_bytes, 'min-device-hours']);
+      await until(async () => {
+        now = await model();
+        return now.form === loaded.form && now.device_bytes === loaded.device_bytes;
+      }, () => JSON.stringify([now, loaded]));
+      assert.equal(now.intent, 'min-device-hours');
       busy = false;
       await Promise.all(clients);
       assert.doesNotMatch(server.log, /is removed/, 'there was one copy at all times');
@@ -292,8 +288,9 @@ describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CP
     try {
       await server.logged(/operators' port: (\S+)/);
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
       const bound = () => [...server.log.matchAll(/device 0: 1 thread on CPU (\d+), pinned/g)].map(([, cpu]) => cpu);
+      await until(() => bound().length >= 2, () => server.log);
       assert.equal(bound().length, 2, server.log);
       assert.equal(bound()[0], bound()[1], 'a device of two is enough while the load is low');
       const text = async (model) => {
@@ -311,8 +308,7 @@ describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CP
         for (; busy;) texts[model].add(await text(names[model]));
       });
       let moved;
-      for (let i = 0; i < 6000 && moved?.change.state !== 'done'; ++i) {
-        await sleep(50);
+      for (const end = Date.now() + 300_000; Date.now() < end && moved?.change.state !== 'done'; await sleep(50)) {
         const { models } = await (await fetch(`${admin}/admin/models`)).json();
         const name = models.find(({ moves }) => moves > 0)?.model;
         moved = name && await (await fetch(`${admin}/admin/intent?model=${name}`)).json();
@@ -326,6 +322,7 @@ describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CP
       assert.match(change.why, /^from device [01, ]+ to [01, ]+, .*other models make its answers [\d.]+ times slower now and [\d.]+ times there/);
       assert.ok(change.saves_s > change.costs_s && change.costs_s > 0, JSON.stringify(change));
       assert.deepEqual([change.devices.length, intent, moved.moves], [1, 'min-device-hours', 1]);
+      await until(() => bound().length > 2, () => server.log);
       assert.equal(new Set(bound()).size, change.devices[0] === 1 ? 2 : 1, 'its threads are on the CPU of the device that it moves to');
       assert.equal((await server.metrics()).get(`protean:model_moves_total{engine="0",model_name="${model}"}`), 1);
       for (const [place, name] of names.entries()) {
