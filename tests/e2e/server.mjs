@@ -108,10 +108,10 @@ export class Server {
 
 export const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
 
-// How long tests wait for what must come: far longer than it takes an instrumented server on a machine that has more to do.
-const patienceMs = 120_000;
+// How long tests wait for what must come: far longer than it takes on a machine that has more to do.
+const patienceMs = instrumented ? 300_000 : 120_000;
 
-// Waits until `done` returns what counts as true, and returns that. Fails with what `seen` says if it never does.
+// Waits until `done` returns what counts as true, and returns that. Fails with what `seen` says if it does not.
 export async function until(done, seen = () => '') {
   for (const end = Date.now() + patienceMs; ;) {
     const result = await done();
