@@ -162,7 +162,7 @@ class JoinScene {
     std::vector<int> members;  // replicas
     int homes = 1;
     Form form;
-    std::vector<int> member_home = {};  // by member: the home that it joined with
+    std::vector<int> member_home = {};      // by member: the home that it joined with
     std::vector<std::int64_t> blocks = {};  // of each home that joined
   };
 

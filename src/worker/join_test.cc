@@ -211,7 +211,8 @@ TEST(JoinOfUnequalHomes, HasTheBitsOfReplicasThatStandAlone) {
     const std::vector<JoinScene::Group> narrow = fleet.groups;
     fleet.step();
     const std::size_t alone_at = replica_first ? 0 : 2;
-    JoinScene::Group pair = fleet.join({narrow[replica_first ? 1 : 0], narrow[replica_first ? 2 : 1]});
+    JoinScene::Group pair =
+        fleet.join({narrow[replica_first ? 1 : 0], narrow[replica_first ? 2 : 1]});
     fleet.groups = {pair, narrow[alone_at]};
     const std::vector<HoldShards> back = keep_at(fleet, fleet.groups[0], {0, 0, 1});
     fleet.unify(fleet.groups[0]);
