@@ -10,7 +10,7 @@ string(JOIN "|" PROTEAN_ALONE "jinja/text_methods" "worker/sampler_test")
 set(PROTEAN_COMPUTES base chat control cost device engine fleet grammar jinja model quality quant scheduler sim
                      tokenizer trace worker)
 set(PROTEAN_TESTS_COMPUTE chat control device engine fleet jinja scheduler sim tokenizer)
-if(PROTEAN_SANITIZE STREQUAL "thread")  # tests that compute with these are short
+if(PROTEAN_SANITIZE STREQUAL "thread")  # few tests run then, and those that compute with these are short
   list(REMOVE_ITEM PROTEAN_COMPUTES chat grammar jinja quality sim trace)
 endif()
 

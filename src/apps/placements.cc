@@ -47,8 +47,9 @@ std::string reason_of(const MovableModel& model, const ModelMove& move) {
   }
   return text + fmt::format(
                     "other models make its answers {:.2f} times slower now and {:.2f} times there: "
-                    "saves {:.1f} busy seconds, costs {:.1f} there and back",
-                    move.slowed, move.slowed_to, move.saves_s, move.costs_s);
+                    "saves {:.1f} busy seconds, costs {:.1f} there and back {}",
+                    move.slowed, move.slowed_to, move.saves_s, move.costs_s,
+                    move.in_place ? "in place" : "as a second copy");
 }
 
 IntentWish wish_of(const MovableModel& model, const ModelMove& move) {
@@ -62,16 +63,17 @@ IntentWish wish_of(const MovableModel& model, const ModelMove& move) {
                               .stage_layers = move.placement.stage_layers,
                               .saves_s = move.saves_s,
                               .costs_s = move.costs_s,
+                              .in_place = move.in_place,
                               .why = reason_of(model, move)}};
 }
 
 }  // namespace
 
-void Placements::add(std::size_t place, std::shared_ptr<const PlanReport> report, double load_s) {
+void Placements::add(std::size_t place, std::shared_ptr<const PlanReport> report, Change change) {
   const std::lock_guard lock(mutex_);
   const auto found = placed_.find(place);
   ModelLoad load = found == placed_.end() ? ModelLoad(window_ns_) : std::move(found->second.load);
-  placed_.insert_or_assign(place, Placed{std::move(report), load_s, std::move(load)});
+  placed_.insert_or_assign(place, Placed{std::move(report), std::move(change), std::move(load)});
 }
 
 void Placements::remove(std::size_t place) {
@@ -82,7 +84,7 @@ void Placements::remove(std::size_t place) {
 void Placements::loaded(std::size_t place, double load_s) {
   const std::lock_guard lock(mutex_);
   if (const auto found = placed_.find(place); found != placed_.end()) {
-    found->second.load_s = load_s;
+    found->second.change.load_s = load_s;
   }
 }
 
@@ -136,7 +138,8 @@ MovableModel Placements::movable(const Placed& placed, const ModelSample& sample
   MovableModel model{.devices = devices_of(report, count),
                      .busy = placed.load.busy(),
                      .busy_error = placed.load.busy_error(),
-                     .change_s = placed.load_s};
+                     .change_s = placed.change.load_s,
+                     .morphs_to = placed.change.morphs_to};
   if (report != nullptr && report->most_device_bytes) {
     model.most_device_bytes = *report->most_device_bytes;
   }

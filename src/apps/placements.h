@@ -26,9 +26,15 @@ class Placements {
   explicit Placements(TimeNs window_ns)
       : may_move_(window_ns > 0), window_ns_(may_move_ ? window_ns : ModelLoad::kWindowNs) {}
 
-  // The model at this place of all models is loaded, which took `load_s`. `report` is of the plan
-  // that placed it; null: it computes on all devices and never moves.
-  void add(std::size_t place, std::shared_ptr<const PlanReport> report, double load_s);
+  // What it takes a model to change.
+  struct Change {
+    double load_s = 0;                 // time that it took to load
+    std::vector<Precision> morphs_to;  // that its layers may have without being loaded again
+  };
+
+  // The model at this place of all models is loaded. `report` is of the plan that placed it; null:
+  // it computes on all devices and never moves.
+  void add(std::size_t place, std::shared_ptr<const PlanReport> report, Change change);
   void remove(std::size_t place);
   // The model was loaded again, or could not move: it stays for twice as many windows each time.
   // All models stay for a window after each change.
@@ -51,7 +57,7 @@ class Placements {
  private:
   struct Placed {
     std::shared_ptr<const PlanReport> report;
-    double load_s = 0;
+    Change change;
     ModelLoad load;
     int failures = 0;     // of moves in a row
     TimeNs stays_ns = 0;  // until then it does not move

@@ -35,8 +35,8 @@ std::shared_ptr<const PlanReport> report_on(int device) {
 struct PlacementsTest : testing::Test {
   // Both models compute on device 0.
   void begin(Placements& placements) {
-    placements.add(0, report_on(0), 0.1);
-    placements.add(1, report_on(0), 0.1);
+    placements.add(0, report_on(0), {.load_s = 0.1});
+    placements.add(1, report_on(0), {.load_s = 0.1});
   }
   // Watches the models for so many seconds. Returns the model that moves first, or -1.
   int watch(Placements& placements, int seconds, const std::vector<ModelSample>& samples) {
@@ -76,7 +76,7 @@ TEST_F(PlacementsTest, LoadsAreKnownWhileModelsChangeAndMovesWaitForAWindow) {
   EXPECT_EQ(watch(placements, 9, busy), -1) << "the window begins when the change has ended";
   EXPECT_NE(watch(placements, 20, busy), -1);
   // A model that is planned again in the same place keeps its load.
-  placements.add(0, report_on(1), 0.1);
+  placements.add(0, report_on(1), {.load_s = 0.1});
   EXPECT_EQ(placements.device_loads()[1], 1.0);
 }
 

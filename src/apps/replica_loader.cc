@@ -36,7 +36,7 @@ ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
     const std::shared_ptr<void> borrowed;  // the models outlive this object
     residents_.push_back(
         {std::shared_ptr<OpenModel>(borrowed, &models[i]), server.sink(i), std::move(loaded[i])});
-    placements_.add(i, models[i].report, models[i].load_s);
+    add_placement(i);
   }
   if (defaults_.move_window_ns > 0 && !placements_.can_move()) {
     log::warning(
@@ -96,15 +96,10 @@ void ReplicaLoader::give_short(std::function<void()> job) {
   });
 }
 
-// Opens a model and learns what its steps cost.
+// Opens a model. What its steps cost is learned before it is loaded, if it is.
 Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& open) {
   std::optional<Result<OpenModel>> opened;
-  jobs_.run_aside([&] {
-    opened.emplace(open());
-    if (opened->ok()) {
-      learn_costs(**opened, harvest());
-    }
-  });
+  jobs_.run_aside([&] { opened.emplace(open()); });
   if (jobs_.closed()) {
     return make_error(ErrorCode::kUnavailable, "the server ends");
   }
@@ -114,6 +109,7 @@ Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& 
 Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident) {
   std::optional<Result<std::unique_ptr<Replicas>>> replicas;
   jobs_.run_aside([&] {
+    learn_costs(*resident.model, harvest());
     replicas.emplace(
         start_replicas(*resident.model, *resident.sink, [this] { return await_turn(); }));
   });
@@ -130,6 +126,10 @@ void ReplicaLoader::load(std::size_t model) {
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
   give([this, model, wish] { replace_now(model, wish); });
+}
+
+void ReplicaLoader::morphed(std::size_t model, const Status& how) {
+  give([this, model, how] { morphed_now(model, how); });
 }
 
 void ReplicaLoader::profile(std::size_t model) {
@@ -228,8 +228,13 @@ void ReplicaLoader::deploy_now(ModelSetting setting) {
   add(std::move(resident));
 }
 
-// Loads the model next to the one that it replaces if there is memory for both. The former one may
-// be removed meanwhile, or wake.
+void ReplicaLoader::fail_to_replace(std::size_t model, const Error& error) {
+  placements_.failed_to_move(model, steady_now_ns());
+  server_.not_replaced(model, error);
+}
+
+// Plans, and has the engine morph to the configuration if it can. The model may be removed
+// meanwhile, or wake.
 void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   const std::shared_ptr<OpenModel> before = residents_[model].model;
   if (before == nullptr) {
@@ -241,46 +246,79 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   if (wish.move) {
     options.chosen = report_of_move(*before->report, wish);
   }
-  // A move takes only memory that is free, so that no request ever waits for it.
-  const std::int64_t own_bytes = wish.move ? 0 : memory_of(*before);
-  auto opened = plan([&, free = unclaimed_bytes() + own_bytes] {
+  // A move takes only memory that is free, and in place its own, so that no request ever waits.
+  const bool has_own = !wish.move || wish.move->in_place;
+  auto opened = plan([&, free = unclaimed_bytes() + (has_own ? memory_now(*before) : 0)] {
     return open_for_intent(*before, wish, options, free);
   });
-  const auto fail = [&](const Error& error) {
-    placements_.failed_to_move(model, steady_now_ns());
-    server_.not_replaced(model, error);
-  };
   if (!opened.ok()) {
-    fail(opened.error());
+    fail_to_replace(model, opened.error());
     return;
   }
   server_.planned(model, opened->plan);
-  if (residents_[model].model == nullptr) {
+  Resident& resident = residents_[model];
+  if (resident.model == nullptr) {
     return;
   }
   if (same_configuration(*before, *opened)) {
     before->report = opened->report;  // of the latest intent
-    placements_.add(model, opened->report, before->load_s);
+    add_placement(model);
     server_.kept(model);
     return;
   }
   opened->load_s = before->load_s;  // until it is loaded
-  Resident resident = open(*std::move(opened));
+  auto morph = resident.replicas != nullptr ? in_place(*before, *opened, unclaimed_bytes())
+                                            : make_error(ErrorCode::kUnavailable, "it sleeps");
+  Next next{wish, {}, *std::move(opened), began_ns};
+  if (!morph.ok()) {
+    serve_copy(model, std::move(next), morph.error().message);
+    return;
+  }
+  next.in_place = *std::move(morph);
+  server_.changes(model, {next.in_place, "weights and the size of KV change in its own memory"});
+  resident.next = std::make_unique<Next>(std::move(next));
+}
+
+void ReplicaLoader::morphed_now(std::size_t model, const Status& how) {
+  const std::unique_ptr<Next> next = std::move(residents_[model].next);
+  if (next == nullptr) {
+    return;
+  }
+  if (!how.ok()) {
+    serve_copy(model, std::move(*next), how.error().message);
+    return;
+  }
+  OpenModel& served = *residents_[model].model;
+  served.rest = next->in_place;
+  served.report = next->copy.report;
+  add_placement(model);
+  log::info("{} is served for {} after {:.2f} s, in place: {}", name_of(served), next->wish.intent,
+            seconds_since(next->began_ns), next->copy.plan.configuration);
+  server_.kept(model);
+}
+
+// Loads the model next to the one that it replaces if there is memory for both.
+void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& why) {
+  server_.changes(model, {std::nullopt, why});
+  Resident resident = open(std::move(next.copy));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
   if (memory_of(*resident.model) <= unclaimed_bytes()) {
     auto replicas = load_aside(resident);
     if (!replicas.ok()) {
-      fail(replicas.error());
+      fail_to_replace(model, replicas.error());
       return;
     }
     resident.replicas = *std::move(replicas);
-  } else if (wish.move) {
-    fail(make_error(ErrorCode::kExhausted, "the move of {} needs {} of free memory",
-                    name_of(*resident.model), format_bytes(memory_of(*resident.model))));
+  } else if (next.wish.move) {
+    fail_to_replace(model,
+                    make_error(ErrorCode::kExhausted, "the move of {} needs {} of free memory",
+                               name_of(*resident.model), format_bytes(memory_of(*resident.model))));
     return;
+  } else {
+    jobs_.run_aside([&] { learn_costs(*resident.model, harvest()); });
   }
-  log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), wish.intent,
-            seconds_since(began_ns), resident.model->plan.configuration);
+  log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), next.wish.intent,
+            seconds_since(next.began_ns), resident.model->plan.configuration);
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});
   add(std::move(resident));
 }
@@ -313,8 +351,13 @@ void ReplicaLoader::profile_now(std::size_t model) {
 }
 
 void ReplicaLoader::add(Resident resident) {
-  placements_.add(residents_.size(), resident.model->report, resident.model->load_s);
   residents_.push_back(std::move(resident));
+  add_placement(residents_.size() - 1);
+}
+
+void ReplicaLoader::add_placement(std::size_t model) {
+  const OpenModel& served = *residents_[model].model;
+  placements_.add(model, served.report, {served.load_s, morphs_to(served)});
 }
 
 std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(

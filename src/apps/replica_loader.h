@@ -45,16 +45,25 @@ class ReplicaLoader final : public ModelLoader {
   void load(std::size_t model) override;
   Status deploy(const std::string& name, const boost::json::object& fields) override;
   void replace(std::size_t model, const IntentWish& wish) override;
+  void morphed(std::size_t model, const Status& how) override;
   void profile(std::size_t model) override;
   void remove(std::size_t model) override;
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override;
   void requests_ended() override { jobs_.look_again(); }
 
  private:
+  // What a model is to become by a morph, and the same as a second copy.
+  struct Next {
+    IntentWish wish;
+    FormWish in_place;
+    OpenModel copy;
+    TimeNs began_ns = 0;
+  };
   struct Resident {
     std::shared_ptr<OpenModel> model;
     std::shared_ptr<TokenSink> sink;
     std::unique_ptr<Replicas> replicas;  // null while the model sleeps
+    std::unique_ptr<Next> next = {};     // null unless its engine morphs for an intent
   };
 
   bool await_turn();
@@ -68,10 +77,14 @@ class ReplicaLoader final : public ModelLoader {
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting);
   void replace_now(std::size_t model, const IntentWish& wish);
+  void morphed_now(std::size_t model, const Status& how);
+  void serve_copy(std::size_t model, Next next, const std::string& why);
+  void fail_to_replace(std::size_t model, const Error& error);
   void profile_now(std::size_t model);
   void remove_now(std::size_t model);
   Resident open(OpenModel model);
   void add(Resident resident);
+  void add_placement(std::size_t model);
   std::int64_t claimed_bytes() const;
   std::int64_t unclaimed_bytes() const;
 

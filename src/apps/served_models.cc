@@ -10,6 +10,7 @@
 #include "apps/version.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "control/in_place.h"
 #include "cost/memory.h"
 #include "host/machine.h"
 #include "replica/model_place.h"
@@ -272,6 +273,35 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
                    .hosted = std::move(hosted)};
 }
 
+bool same_cpus(const OpenModel& one, const OpenModel& other) {
+  const auto same = [](const CpuShare& a, const CpuShare& b) {
+    return a.where.cpus == b.where.cpus;
+  };
+  return std::equal(one.replica.sizing.cpus.begin(), one.replica.sizing.cpus.end(),
+                    other.replica.sizing.cpus.begin(), other.replica.sizing.cpus.end(), same);
+}
+
+// Returns the bytes of so many pages on each device of a model.
+std::int64_t bytes_of_pages(const Sizing& sizing, std::int64_t pages) {
+  return pages * sizing.budget.page_bytes * std::ssize(sizing.devices);
+}
+
+// Returns the tokens of the longest request that a model promises to hold: without a policy, its
+// form may never have more KV.
+std::int64_t promised(const ReplicaOptions& replica) {
+  const KvForm& kv = replica.sizing.form.kv;
+  const bool grows = replica.morph && replica.morph->mode != MorphMode::kOff;
+  return grows ? replica.sizing.max_model_len
+               : std::min<std::int64_t>(replica.sizing.max_model_len, kv.blocks * kv.block_tokens);
+}
+
+// Returns the pages of a device that a model has now. One that trades memory keeps its own pages.
+std::int64_t pages_now(const OpenModel& model) {
+  const std::int64_t loaded = model.replica.sizing.budget.pages;
+  return model.rest && model.replica.memory == nullptr ? model.rest->rest_pages.value_or(loaded)
+                                                       : loaded;
+}
+
 }  // namespace
 
 Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
@@ -289,6 +319,11 @@ Error error_of_models(const std::vector<Error>& errors, std::size_t count) {
 std::int64_t memory_of(const OpenModel& model) {
   const Sizing& sizing = model.replica.sizing;
   return sizing.device_bytes * std::ssize(sizing.devices) - lacking_bytes(sizing);
+}
+
+std::int64_t memory_now(const OpenModel& model) {
+  const Sizing& sizing = model.replica.sizing;
+  return memory_of(model) - bytes_of_pages(sizing, sizing.budget.pages - pages_now(model));
 }
 
 const std::string& name_of(const OpenModel& model) {
@@ -326,13 +361,42 @@ Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wis
 
 bool same_configuration(const OpenModel& one, const OpenModel& other) {
   Form form = one.replica.sizing.form;
+  if (one.rest) {
+    form.layer_precision = one.rest->layers;
+    form.embeddings = one.rest->embeddings.value_or(form.embeddings);
+  }
   form.kv.blocks = other.replica.sizing.form.kv.blocks;
-  const auto same_cpus = [](const CpuShare& a, const CpuShare& b) {
-    return a.where.cpus == b.where.cpus;
-  };
-  return form == other.replica.sizing.form &&
-         std::equal(one.replica.sizing.cpus.begin(), one.replica.sizing.cpus.end(),
-                    other.replica.sizing.cpus.begin(), other.replica.sizing.cpus.end(), same_cpus);
+  return form == other.replica.sizing.form && same_cpus(one, other);
+}
+
+Result<FormWish> in_place(const OpenModel& before, const OpenModel& after,
+                          std::int64_t free_bytes) {
+  const ReplicaOptions& now = before.replica;
+  const ReplicaOptions& then = after.replica;
+  if (!now.morph) {
+    return make_error(ErrorCode::kUnavailable, "its form cannot change without --morph");
+  }
+  if (!same_cpus(before, after)) {
+    return make_error(ErrorCode::kUnavailable, "it goes to other CPUs");
+  }
+  const PageBudget& pages = then.sizing.budget;
+  auto wish = wish_in_place(now.morph->bounds, {.form = now.sizing.form, .longest = promised(now)},
+                            {.form = then.sizing.form,
+                             .longest = promised(then),
+                             .bytes = pages.pages * pages.page_bytes});
+  if (wish.ok()) {
+    const std::int64_t more = bytes_of_pages(now.sizing, *wish->rest_pages - pages_now(before));
+    if (more > free_bytes) {
+      return make_error(ErrorCode::kUnavailable, "in place it needs {} of free memory",
+                        format_bytes(more));
+    }
+  }
+  return wish;
+}
+
+std::vector<Precision> morphs_to(const OpenModel& model) {
+  const auto& morph = model.replica.morph;
+  return morph ? layer_precisions(morph->start, morph->bounds.ladder) : std::vector<Precision>();
 }
 
 Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,

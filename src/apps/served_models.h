@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct OpenModel {
   IntentPlan plan;                           // that chose how it is served; empty without an intent
   std::shared_ptr<const PlanReport> report;  // of this plan; null without an intent
   double load_s = 0;                         // time that loading its weights took last
+  std::optional<FormWish> rest;  // the form that its engine has by a morph; nothing: as loaded
   std::unique_ptr<ModelFiles> files;
   ReplicaOptions replica;
   std::unique_ptr<Inbox> inbox;
@@ -60,8 +62,16 @@ Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wis
 // True if both serve the model in the same way on the same CPUs, but for the size of the KV cache.
 bool same_configuration(const OpenModel& one, const OpenModel& other);
 
-// The memory that a model's devices take.
+// Returns how the engine of `before` can serve the model as `after` would. Fails with the reason if
+// it cannot do so in place, with `free_bytes` more than it has.
+Result<FormWish> in_place(const OpenModel& before, const OpenModel& after, std::int64_t free_bytes);
+
+// Returns the precisions that a model's layers may have without being loaded again.
+std::vector<Precision> morphs_to(const OpenModel& model);
+
+// The memory that a model's devices take when it is loaded, and that which they have now.
 std::int64_t memory_of(const OpenModel& model);
+std::int64_t memory_now(const OpenModel& model);
 
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);

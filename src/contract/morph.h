@@ -99,7 +99,8 @@ Result<QualityFloor> parse_quality_floor(std::string_view text);
 std::string to_string(const QualityFloor& floor);
 
 // What an operator asks for: a form, whose fields without a value keep what the form has; or that
-// the policy decides again; or that it decides otherwise. Only one of the three.
+// the policy decides again; or that it decides otherwise. Only one of the three. An intent asks for
+// a form as the one of quiet times.
 struct FormWish {
   std::vector<LayerPrecision> layers;  // one per layer, or empty
   std::optional<Precision> embeddings;
@@ -107,6 +108,10 @@ struct FormWish {
   bool release = false;                   // gives the form back to the policy
   std::optional<MorphMode> mode;          // the policy's new mode
   std::optional<QualityFloor> floor;
+  // The precisions are those of quiet times from now on, to which a policy and a release return,
+  // and a device has so many pages: at most as many as it was loaded with. KV has what fits. A
+  // model that trades memory keeps its own pages.
+  std::optional<std::int64_t> rest_pages = {};
 
   bool names_form() const { return !layers.empty() || embeddings || kv_blocks; }
   bool names_policy() const { return mode || floor; }

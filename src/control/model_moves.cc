@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "control/in_place.h"
 
 namespace protean {
 namespace {
@@ -125,16 +126,38 @@ class Moves {
     }
     if (auto best = place(wanted.configuration, states, wanted.memory, layers,
                           {.policy = PlacementPolicy::kLeastLoaded})) {
-      weigh(model, candidate, *std::move(best));
+      weigh(model, candidate, *std::move(best), false);
     }
     if (std::ssize(moved.devices) == wanted.configuration.devices() && candidate != moved.now) {
+      const bool in_place = morphs(moved, candidate);
+      if (in_place) {
+        add_own_memory(moved, states);
+      }
       if (auto same = divide_among(moved.devices, states, wanted.memory, layers)) {
-        weigh(model, candidate, *std::move(same));
+        weigh(model, candidate, *std::move(same), in_place);
       }
     }
   }
 
-  void weigh(std::size_t model, std::size_t candidate, Placement placement) {
+  // Layers of a pipeline might go to other devices.
+  static bool morphs(const MovableModel& moved, std::size_t candidate) {
+    const Configuration& now = moved.candidates[moved.now].configuration;
+    return now.stages == 1 &&
+           morphs_between(now, moved.candidates[candidate].configuration, moved.morphs_to);
+  }
+
+  // A morph gives the memory of the present weights and KV to the next ones.
+  void add_own_memory(const MovableModel& moved, std::vector<DeviceState>& states) const {
+    const ConfigurationMemory& has = moved.candidates[moved.now].memory;
+    for (const int device : moved.devices) {
+      const auto i = static_cast<std::size_t>(device);
+      states[i].free_bytes =
+          std::min(devices_[i].free_bytes + has.device_bytes(moved.wish.spec.layers, true),
+                   moved.most_device_bytes);
+    }
+  }
+
+  void weigh(std::size_t model, std::size_t candidate, Placement placement, bool in_place) {
     const MovableModel& moved = models_[model];
     const EstimatedConfiguration& before = moved.candidates[moved.now];
     EstimatedConfiguration after = moved.candidates[candidate];
@@ -160,12 +183,16 @@ class Moves {
         saved += models_[i].busy * (1 - ratio_of(models_[i], slowed[i], now_[i]));
       }
     }
-    const double there_and_back_s = 2 * moved.change_s;
+    const double there_s = moved.change_s * (in_place ? static_cast<double>(after.total_bytes) /
+                                                            static_cast<double>(before.total_bytes)
+                                                      : 1);
+    const double there_and_back_s = there_s + moved.change_s;
     const ModelMove move{.model = model,
                          .candidate = candidate,
                          .placement = std::move(placement),
                          .saves_s = saved * window_s_,
                          .costs_s = there_and_back_s * (1 + busy_),
+                         .in_place = in_place,
                          .slowed = now_[model],
                          .slowed_to = slowed[model]};
     if (move.saves_s - move.costs_s > (best_ ? best_->saves_s - best_->costs_s : 0)) {

@@ -117,6 +117,23 @@ TEST(ModelMoves, AModelMovesOnlyIfItFitsNextToItself) {
   EXPECT_FALSE(move_of({model}, kBytes - 1).has_value());
 }
 
+TEST(ModelMoves, AModelThatMorphsNeedsRoomAndTimeForWhatItsWeightsTakeMore) {
+  MovableModel model = model_on(0, 1);
+  model.candidates.push_back(configuration_of(1, Precision::kW8, 60, kBytes / 2));
+  EXPECT_FALSE(move_of({model}, 0).has_value());
+  model.morphs_to = {Precision::kBf16, Precision::kW8};
+  auto move = move_of({model}, 0);
+  ASSERT_TRUE(move.has_value()) << "it needs no room for a second copy";
+  EXPECT_TRUE(move->in_place);
+  EXPECT_EQ(move->placement.devices, model.devices);
+  EXPECT_NEAR(move->costs_s, (0.5 / 2 + 0.5) * (1 + 1), 1e-9);
+  model.candidates.back() = configuration_of(1, Precision::kW8, 60, 2 * kBytes);
+  EXPECT_FALSE(move_of({model}, kBytes - 1).has_value());
+  move = move_of({model}, kBytes);
+  ASSERT_TRUE(move.has_value());
+  EXPECT_NEAR(move->costs_s, (0.5 * 2 + 0.5) * (1 + 1), 1e-9);
+}
+
 TEST(ModelMoves, EachIntentMovesForItsOwnObjective) {
   MovableModel model = model_on(0, 1, "min-memory");
   model.candidates.push_back(configuration_of(1, Precision::kW8, 10, 2 * kBytes));

@@ -8,6 +8,7 @@
 
 #include "base/repetitions_for_test.h"
 #include "control/scene_for_test.h"
+#include "cost/kv_blocks_for_test.h"
 
 namespace protean {
 namespace {

@@ -185,11 +185,6 @@ std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form
   return devices;
 }
 
-std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
-                          std::int64_t page_bytes) {
-  return pages / spec.layers * page_bytes / kv_layer_block_bytes(spec, kv);
-}
-
 std::int64_t kv_blocks_beside(const ModelSpec& spec, const Form& form, std::int64_t pages,
                               std::int64_t page_bytes) {
   std::int64_t least = -1;

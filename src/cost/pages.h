@@ -58,10 +58,6 @@ struct DevicePages {
 std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form,
                                          std::int64_t page_bytes);
 
-// Returns the number of blocks that fit into `pages` pages of a device that holds the whole model.
-std::int64_t kv_blocks_in(const ModelSpec& spec, const KvForm& kv, std::int64_t pages,
-                          std::int64_t page_bytes);
-
 // Returns the number of blocks that fit on every device next to its weights, if each has `pages`
 // pages but for those that it lacks. 0 if the weights do not fit.
 std::int64_t kv_blocks_beside(const ModelSpec& spec, const Form& form, std::int64_t pages,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "cost/kv_blocks_for_test.h"
 #include "cost/memory.h"
 
 namespace protean {

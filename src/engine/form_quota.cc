@@ -68,10 +68,13 @@ void FormSteering::take_quota(std::int64_t pages) {
 }
 
 // Goes to a smaller quota: KV shrinks first, and meanwhile the policy does not decide. Borrowed
-// memory is returned before own memory is lent: for that, sequences are preempted if blocks cannot
-// leave otherwise.
+// memory is returned before own memory is lent: for that, and for an intent, sequences are
+// preempted if blocks cannot leave otherwise.
 void FormSteering::follow_quota() {
   memory_.shrinks = memory_.shrinks && run_.busy();
+  if (memory_.rest_pages > 0 && !run_.busy() && !run_.holds()) {
+    memory_.wanted = std::exchange(memory_.rest_pages, 0);
+  }
   const PageBudget& budget = config_.bounds.budget;
   if (memory_.wanted == budget.pages || memory_.shrinks || run_.holds()) {
     return;
@@ -83,7 +86,8 @@ void FormSteering::follow_quota() {
   if (run_.busy()) {
     return;  // a committed step, or an operator's morph, ends first
   }
-  const bool returns = budget.pages > own_pages();
+  const bool trades = config_.own_pages > 0;
+  const bool returns = trades && budget.pages > own_pages();
   const std::int64_t pages = returns ? std::max(memory_.wanted, own_pages()) : memory_.wanted;
   const std::int64_t fitting = with_kv_in(run_.committed(), pages).kv.blocks;
   if (fitting >= run_.committed().kv.blocks) {
@@ -92,8 +96,10 @@ void FormSteering::follow_quota() {
     memory_.wanted = budget.pages;  // only KV is lent
   } else {
     memory_.shrinks = true;
-    run_.retarget({.steps = {ResizeKv{fitting}}, .reason = "memory goes to another model"}, returns,
-                  now_ns_);
+    run_.retarget({.steps = {ResizeKv{fitting}},
+                   .reason = trades ? "memory goes to another model"
+                                    : "the model's intent needs less memory"},
+                  returns || !trades, now_ns_);
     advance();
   }
 }

@@ -36,6 +36,7 @@ FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& lim
       policy_(policy_of(config, limits)),
       changed_ns_(std::numeric_limits<TimeNs>::min() / 2),
       pace_{.bytes_per_s = times.speed().copy_bytes_per_s()} {
+  config_.rest = config.start;
   check(config.start.kv.blocks == limits.kv_blocks &&
             config.start.kv.block_tokens == limits.block_tokens,
         "the form that is loaded has the scheduler's blocks");
@@ -91,7 +92,7 @@ bool FormSteering::may_preempt(const Form& to) const {
 // What is still under way goes on.
 void FormSteering::take_free_pages() {
   const std::int64_t quota = config_.bounds.budget.pages;
-  if (policy_rules() || memory_.wanted < quota) {
+  if (policy_rules() || memory_.wanted < quota || memory_.rest_pages > 0) {
     return;
   }
   if (!pin_) {
@@ -233,7 +234,7 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
   std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
   decided_.load = load(now_ns_);
   decided_.expected_wait_ns = expected_wait_ns;
-  if (!policy_rules() || memory_.wanted != config_.bounds.budget.pages) {
+  if (!policy_rules() || memory_.wanted != config_.bounds.budget.pages || memory_.rest_pages > 0) {
     return;
   }
   if (config_.policy.rule == MorphRule::kPaper) {
@@ -397,8 +398,8 @@ void FormSteering::promise_kv() {
   }
   const std::int64_t released = config_.mode != MorphMode::kOff ? largest_kv(policy_, config_.mode)
                                 : config_.own_pages > 0
-                                    ? with_kv_in(config_.start, config_.own_pages).kv.blocks
-                                    : config_.start.kv.blocks;
+                                    ? with_kv_in(config_.rest, config_.own_pages).kv.blocks
+                                    : config_.rest.kv.blocks;
   scheduler_.set_largest_kv(policy_rules() ? released : largest_kv(policy_, MorphMode::kOff),
                             released);
 }
@@ -409,7 +410,9 @@ bool FormSteering::at_rest() const {
 
 std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
   std::optional<TimeNs> next_ns;
-  const bool kv_waits = memory_.kv_failed && !run_.holds();
+  const bool rests_in_less =
+      config_.own_pages == 0 && !run_.busy() && memory_.wanted != config_.bounds.budget.pages;
+  const bool kv_waits = (memory_.kv_failed || rests_in_less) && !run_.holds();
   if (kv_waits || (policy_rules() && !(idle && at_rest()))) {
     next_ns = std::max(next_decision_ns_, now_ns_ + 1);
   }

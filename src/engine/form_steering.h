@@ -152,6 +152,8 @@ class FormSteering {
   Status check_precisions(const FormWish& wish) const;
   Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
+  Result<Morph> grant_release();
+  Result<Morph> grant_rest(const FormWish& wish);
   void set_policy(const FormWish& wish);
   void renew_policy();
   Result<Morph> grant_policy(const FormWish& wish);
@@ -178,6 +180,7 @@ class FormSteering {
     bool pin_grows = false;              // the pin names no KV blocks, so that KV may grow
     bool grows = false;                  // the pin's latest morph was for that
     bool own_is_lost = false;            // pages that this model lent may never come back
+    std::int64_t rest_pages = 0;         // smaller quota after the morph under way; 0: none
     bool kv_failed = false;              // a step of KV, which may not have all free pages since
     std::int64_t blocks = -1;            // that requests needed at the latest event
     bool ruled = false;                  // the policy ruled at the latest event

@@ -75,23 +75,10 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
     return grant_policy(wish);
   }
   if (wish.release) {
-    if (config_.mode == MorphMode::kOff) {
-      Form start = config_.start;
-      const std::int64_t now = std::min(config_.bounds.budget.pages, own_pages());
-      const std::int64_t later =
-          config_.own_pages > 0 ? with_kv_in(start, own_pages()).kv.blocks : 0;
-      start.kv.blocks = later > 0 ? with_kv_in(start, now).kv.blocks : start.kv.blocks;
-      Result<Morph> morph =
-          go_to(start, "released by an operator: the form as it was loaded", later);
-      if (morph.ok()) {
-        end_pin();
-        promise_kv();
-      }
-      return morph;
-    }
-    end_pin();
-    promise_kv();
-    return Morph{.steps = {}, .reason = "handed back to the policy"};
+    return grant_release();
+  }
+  if (wish.rest_pages) {
+    return grant_rest(wish);
   }
   const Result<Form> form = form_of(wish);
   if (!form.ok()) {
@@ -106,6 +93,66 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
     ++changes_;
     promise_kv();
   }
+  return morph;
+}
+
+Result<Morph> FormSteering::grant_release() {
+  if (config_.mode == MorphMode::kOff) {
+    Form rest = config_.rest;
+    const std::int64_t now = std::min(config_.bounds.budget.pages, own_pages());
+    const std::int64_t later = config_.own_pages > 0 ? with_kv_in(rest, own_pages()).kv.blocks : 0;
+    rest.kv.blocks = later > 0 ? with_kv_in(rest, now).kv.blocks : rest.kv.blocks;
+    Result<Morph> morph = go_to(rest, "released by an operator: the form as it was loaded", later);
+    if (morph.ok()) {
+      end_pin();
+      promise_kv();
+    }
+    return morph;
+  }
+  end_pin();
+  promise_kv();
+  return Morph{.steps = {}, .reason = "handed back to the policy"};
+}
+
+// More pages come before the morph, which may need them. Fewer follow after it, once KV has given
+// them up.
+Result<Morph> FormSteering::grant_rest(const FormWish& wish) {
+  if (Status served = check_precisions(wish); !served.ok()) {
+    return served.error();
+  }
+  PageBudget& budget = config_.bounds.budget;
+  FormWish within = wish;
+  const bool trades = config_.own_pages > 0;
+  const std::int64_t before = budget.pages;
+  const std::int64_t kept = memory_.rest_pages > 0 ? memory_.rest_pages : memory_.wanted;
+  const std::int64_t pages = trades ? before : *wish.rest_pages;
+  if (!trades) {
+    if (pages > before && !run_.set_quota(pages)) {
+      return too_large("its device has no {} more",
+                       format_bytes((pages - before) * budget.page_bytes));
+    }
+    budget.pages = std::max(before, pages);
+    Form named = run_.committed();
+    named.layer_precision = wish.layers.empty() ? named.layer_precision : wish.layers;
+    named.embeddings = wish.embeddings.value_or(named.embeddings);
+    within.kv_blocks = with_kv_in(named, pages).kv.blocks;
+  }
+  const Result<Form> form = form_of(within);
+  Result<Morph> morph = form.ok() ? go_to(*form, "the model's intent") : form.error();
+  if (!trades) {
+    const std::int64_t rest = morph.ok() ? pages : kept;
+    memory_.wanted = budget.pages;
+    memory_.rest_pages = rest < budget.pages ? rest : 0;
+  }
+  if (!morph.ok()) {
+    return morph;
+  }
+  end_pin();
+  config_.rest = *form;
+  config_.bounds.full.layer_precision = form->layer_precision;
+  config_.bounds.full.embeddings = form->embeddings;
+  config_.bounds.full.kv.blocks = form->kv.blocks;
+  renew_policy();
   return morph;
 }
 

@@ -17,6 +17,7 @@ struct MorphConfig {
   PolicyOptions policy;
   FormBounds bounds;  // legal, see validate(); full precision is that of the whole fleet
   Form start;         // the form as loaded
+  Form rest = {};     // that a release restores without a policy; the engine begins with `start`
   int max_in_flight_swaps = kSwapsAtOnce;  // fewer if pages are short
   // Blocks moved between two steps: at least moves_per_step, and more while they take at most
   // moves_share of a step's time.

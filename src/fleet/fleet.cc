@@ -12,12 +12,14 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
              KvExchange* exchange, GroupConfig groups)
     : dispatch_(dispatch),
       sink_(sink),
-      exchange_(exchange),
-      blocks_of_(group_blocks(groups, members.size())),
+      exchanges_(exchange != nullptr),
       stations_(members.size()),
-      watches_(members.size()),
       grouping_(std::move(groups), stations_, *this),
       seen_(members.size()),
+      scaling_(grouping_, stations_, seen_, formed_),
+      migrations_(grouping_, stations_, seen_, exchange),
+      watch_(grouping_, stations_, migrations_),
+      weighing_(grouping_, stations_, formed_, scaling_.most_blocks()),
       shortage_{.vote = {},
                 .demand = {static_cast<int>(members.size()), grouping_.config().scaler_after_ns},
                 .told = {}} {
@@ -32,7 +34,7 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
     stations_[i].executor = std::make_unique<HomeExecutor>(*members[i].executor);
     stations_[i].engine = std::make_unique<Engine>(config, *stations_[i].executor, outputs);
     seen_[i] = stations_[i].engine->observe();
-    watches_[i].timeout_ns = members[i].device_timeout_ns;
+    watch_.set_timeout(config.replica, members[i].device_timeout_ns);
   }
 }
 
@@ -57,7 +59,7 @@ void Fleet::handle(Event event) {
                         [&](const WantGroups& want) { on(want, now_ns); },
                         [&](WantForm& want) { on(want, replica, now_ns); },
                         [&](const WantQuota&) {
-                          if (has_deadlines(index_of(replica))) {
+                          if (grouping_.engine_lives(replica)) {
                             pass_on();
                           }
                         },
@@ -65,26 +67,30 @@ void Fleet::handle(Event event) {
                         [&](const Tick&) { tick(now_ns); },
                         [&](const StepDone& done) {
                           if (!is_late(done, replica)) {
-                            watches_[index_of(replica)].since_ns = now_ns;
+                            watch_.ended(replica, now_ns);
                             grouping_.step_done(replica, now_ns);
                             pass_on();
                           }
                         },
                         [&](const MorphReady& ready) {
-                          if (!grouping_.on(ready, now_ns) && has_deadlines(index_of(replica))) {
+                          if (!grouping_.on(ready, now_ns) && grouping_.engine_lives(replica)) {
                             pass_on();
                           }
                         },
                         [&](const MorphDone& done) {
-                          watches_[index_of(replica)].since_ns = now_ns;
-                          if (!grouping_.on(done, now_ns) && has_deadlines(index_of(replica))) {
+                          watch_.ended(replica, now_ns);
+                          if (!grouping_.on(done, now_ns) && grouping_.engine_lives(replica)) {
                             pass_on();
                           }
                         }},
              event.what);
-  advance_migrations(now_ns);
+  migrations_.advance(now_ns);
+  follow_moved(migrations_.take_moved());
   spread_queue(now_ns);
-  balance(now_ns);
+  if (dispatch_.migrate == MigratePolicy::kLoad) {
+    migrations_.balance(scaling_, now_ns);
+    follow_moved(migrations_.take_moved());
+  }
   watch(now_ns);
   regroup(now_ns);
   tell_replicas_wanted(now_ns);
@@ -97,14 +103,15 @@ void Fleet::regroup(TimeNs now_ns) {
   grouping_.advance(now_ns);
   count_failures(now_ns);
   if (!grouping_.busy()) {
-    forget_parted();
+    formed_.forget_parted(grouping_);
   }
-  if (scales() || !held_.empty()) {
+  if (scaling_.forms_groups() || !held_.empty()) {
     serve_held(now_ns);
   }
   const GroupConfig& config = grouping_.config();
   const bool may_part = held_.empty() || config.scale == ScalePolicy::kLayers;
-  if (scales() && config.scale != ScalePolicy::kJoint && may_part && !grouping_.busy()) {
+  if (scaling_.forms_groups() && config.scale != ScalePolicy::kJoint && may_part &&
+      !grouping_.busy()) {
     scale_down(now_ns);
   }
   if (config.drop == DropPolicy::kPaper) {
@@ -116,12 +123,7 @@ void Fleet::regroup(TimeNs now_ns) {
   if (weighs(config)) {
     weigh(now_ns);
   }
-  for (const auto& [request, replica] : grouping_.take_moved()) {
-    const auto owner = owner_.find(request);
-    if (owner != owner_.end()) {
-      owner->second = replica;
-    }
-  }
+  follow_moved(grouping_.take_moved());
   if (auto status = grouping_.status_if_changed()) {
     OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
     batch.groups = std::move(status);
@@ -129,14 +131,52 @@ void Fleet::regroup(TimeNs now_ns) {
   }
 }
 
-void Fleet::on(Arrival& arrival, TimeNs now_ns) {
-  const Request& request = arrival.request;
-  const Asked asked{request.id, std::ssize(request.prompt),
-                    blocks_needed(std::ssize(request.prompt), request.max_tokens)};
-  place(arrival, now_ns);
-  if (weighs(grouping_.config())) {
-    count_arrival(asked, now_ns);
+// Requests that have not ended are in other replicas now.
+void Fleet::follow_moved(const std::vector<std::pair<RequestId, ReplicaId>>& moved) {
+  for (const auto& [request, replica] : moved) {
+    const auto owner = owner_.find(request);
+    if (owner != owner_.end()) {
+      owner->second = replica;
+    }
   }
+}
+
+// Forms or parts a group if that pays, else lets engines lower their precision as their policies
+// decide. If groups cannot be had, nothing is weighed for a while.
+void Fleet::weigh(TimeNs now_ns) {
+  if (!weighing_.due(now_ns)) {
+    return;
+  }
+  if (held_.empty() && now_ns >= attempts_.not_before_ns) {
+    for (const Weighing::Proposal& proposal : weighing_.proposals(now_ns)) {
+      if (ask(proposal.wish, proposal.reason, false, now_ns).ok()) {
+        return;
+      }
+      attempts_.not_before_ns = now_ns + kNsPerS;
+    }
+  }
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    if (in_service(i)) {
+      stations_[i].engine->allow_lowering(now_ns);
+    }
+  }
+}
+
+void Fleet::on(Arrival& arrival, TimeNs now_ns) {
+  const RequestId request = arrival.request.id;
+  const std::int64_t prompt_tokens = std::ssize(arrival.request.prompt);
+  const std::int64_t blocks = scaling_.blocks_needed(arrival.request);
+  place(arrival, now_ns);
+  if (weighs(grouping_.config()) && accepted(request)) {
+    weighing_.arrived(prompt_tokens, blocks, now_ns);
+  }
+}
+
+// Returns true if the request was not refused and has not ended.
+bool Fleet::accepted(RequestId request) const {
+  return owner_.contains(request) || std::ranges::any_of(held_, [&](const HeldRequest& held) {
+           return held.asks().id == request;
+         });
 }
 
 void Fleet::place(Arrival& arrival, TimeNs now_ns) {
@@ -156,26 +196,18 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
   }
   std::size_t chosen = 0;
   std::vector<std::size_t> to_grow;  // candidates that can hold the request with their neighbours
-  if (candidates_.views.size() > 1 || scales()) {
+  if (candidates_.views.size() > 1 || scaling_.forms_groups()) {
     for (std::size_t i = 0; i < candidates_.views.size(); ++i) {
       candidates_.views[i].expected =
           stations_[candidates_.replicas[i]].engine->prospect(arrival.request, now_ns);
     }
-    if (scales()) {
-      if (grouping_.config().scale == ScalePolicy::kNeighbours) {
-        to_grow = overlook_length(arrival.request);
-      } else if (hold(arrival, now_ns)) {
+    if (scaling_.forms_groups()) {
+      if (scaling_.must_wait(arrival.request, candidates_, !held_.empty())) {
+        keep_waiting(arrival, std::nullopt, now_ns);
         return;
       }
-      const std::int64_t blocks =
-          blocks_needed(std::ssize(arrival.request.prompt), arrival.request.max_tokens);
-      const ScalePolicy scale = grouping_.config().scale;
-      const bool widest = scale == ScalePolicy::kPaper || scale == ScalePolicy::kLayers;
-      if (widest && blocks > blocks_of_.front()) {
-        pass_over_narrow();
-      } else {
-        pass_over_closing();
-      }
+      to_grow = scaling_.overlook_length(arrival.request, candidates_);
+      scaling_.narrow_down(arrival.request, candidates_);
     }
     chosen = choose_replica(dispatch_.router, candidates_.views, turn % candidates_.views.size());
   }
@@ -191,10 +223,49 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
   at(replica).handle({now_ns, std::move(arrival), replica});
 }
 
+void Fleet::on(const BlocksCopied& copied, TimeNs now_ns) {
+  if (const auto to = migrations_.copied(copied.id, now_ns)) {
+    watch_.ended(*to, now_ns);
+  }
+}
+
+void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
+  const Result<int> begun = migrate(from, want.to, want.requests, now_ns);
+  OutputBatch batch = batch_of(from, now_ns);
+  batch.outputs.emplace_back(MigrationAnswered{want.wish_id, begun});
+  batch.migrations = migrations_.changed();
+  sink_.emit(std::move(batch));
+}
+
+Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns) {
+  if (!exchanges_ || from == to) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "requests cannot move from replica {} to replica {}: name two replicas of a "
+                      "server that has several",
+                      from.value, to.value);
+  }
+  for (const ReplicaId replica : {from, to}) {
+    if (!migrations_.may_migrate(replica)) {
+      return make_error(ErrorCode::kUnavailable, "replica {} {}", replica.value, why_not(replica));
+    }
+  }
+  const int chosen = migrations_.choose(from, to, requests, now_ns);
+  follow_moved(migrations_.take_moved());
+  return chosen;
+}
+
+void Fleet::tell_migrations(TimeNs now_ns) {
+  if (auto changed = migrations_.changed()) {
+    OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
+    batch.migrations = std::move(changed);
+    sink_.emit(std::move(batch));
+  }
+}
+
 void Fleet::on(const WantGroups& want, TimeNs now_ns) {
   auto changes = grouping_.want(want.wish, "an operator's wish", true, now_ns);
   if (changes.ok()) {
-    forget_groups(want.wish);
+    formed_.forget(want.wish);
   }
   OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
   batch.outputs.emplace_back(GroupsAnswered{want.wish_id, std::move(changes)});
@@ -263,7 +334,8 @@ void Fleet::tick(TimeNs now_ns) {
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     Engine& engine = *stations_[i].engine;
     const auto deadline_ns = engine.next_deadline_ns();
-    if (has_deadlines(i) && deadline_ns && *deadline_ns <= now_ns) {
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (grouping_.engine_lives(replica) && deadline_ns && *deadline_ns <= now_ns) {
       engine.handle({now_ns, Tick{}});
     }
   }
@@ -274,7 +346,7 @@ std::optional<std::size_t> Fleet::least_loaded_without_queue() const {
   std::optional<std::size_t> least;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     if (in_service(i) && seen_[i].waiting == 0 &&
-        (!least || seen_[i].running < seen_[*least].running) && !closes(i)) {
+        (!least || seen_[i].running < seen_[*least].running) && !scaling_.closes(i)) {
       least = i;
     }
   }
@@ -335,18 +407,18 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
     next_ns = std::min(next_ns.value_or(attempts_.not_before_ns), attempts_.not_before_ns);
   }
   if (weighs(grouping_.config()) && !formed_.empty() && !grouping_.busy()) {
-    const TimeNs weighing_ns = std::max(weighing_.next_ns, now_ns_ + 1);
+    const TimeNs weighing_ns = std::max(weighing_.next_ns(), now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(weighing_ns), weighing_ns);
   }
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const auto deadline_ns = stations_[i].engine->next_deadline_ns();
-    if (has_deadlines(i) && deadline_ns) {
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (grouping_.engine_lives(replica) && deadline_ns) {
       next_ns = std::min(next_ns.value_or(*deadline_ns), *deadline_ns);
     }
-    if (awaits_devices(i) || pieces_prepared(i)) {
-      const TimeNs look_ns = now_ns_ + watches_[i].timeout_ns / kLooksPerTimeout;
-      next_ns = std::min(next_ns.value_or(look_ns), look_ns);
-    }
+  }
+  if (const auto within_ns = watch_.look_within_ns()) {
+    next_ns = std::min(next_ns.value_or(now_ns_ + *within_ns), now_ns_ + *within_ns);
   }
   return next_ns;
 }

@@ -52,6 +52,13 @@ class Grouping {
   std::vector<ReplicaId> devices_of(ReplicaId engine) const;
   // Returns true if one of these devices has failed.
   bool broken(ReplicaId engine) const;
+  // Returns true if the replica's engine serves, and all devices that it depends on work.
+  bool in_service(ReplicaId replica) const {
+    return !stations_[index(replica)].parked && !broken(replica);
+  }
+  // Returns true if the replica's engine lives on. The engine of a broken group does until the
+  // group has parted.
+  bool engine_lives(ReplicaId replica) const;
   // Returns true if no replica is out of service.
   bool intact() const { return status_.failed.empty(); }
   // Returns true while devices of the group under this id change what they hold.
@@ -66,6 +73,9 @@ class Grouping {
   bool settled(ReplicaId first) const;
   // Returns true if replicas serve as one, under this replica's id.
   bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
+  bool serves_by_layers(ReplicaId replica) const {
+    return is_group(replica) && by(replica) == GroupBy::kLayers;
+  }
   // Returns the KV blocks that the group under this id keeps at least, which are its homes'.
   std::int64_t least_kv_blocks(ReplicaId group) const {
     return groups_[index(group)].back().wide.kv.blocks;

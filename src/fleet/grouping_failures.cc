@@ -39,6 +39,11 @@ bool Grouping::broken(ReplicaId engine) const {
   });
 }
 
+bool Grouping::engine_lives(ReplicaId replica) const {
+  const Station& station = stations_[index(replica)];
+  return !station.parked && (station.failure.empty() || is_group(replica) || changes(replica));
+}
+
 void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   status_.failed.push_back({replica, now_ns, why});
   told_at_rest_ = false;

@@ -39,6 +39,10 @@ std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
                   kv_blocks_beside(config.spec, wide, budget.pages - reserve, budget.page_bytes));
 }
 
+bool weighs(const GroupConfig& config) {
+  return config.scale == ScalePolicy::kJoint || config.drop == DropPolicy::kJoint;
+}
+
 Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
                        Group group, std::vector<Form> forms)
     : config_(config),

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "contract/observation.h"
@@ -27,6 +28,12 @@ Result<RouterPolicy> parse_router(std::string_view name);
 struct ReplicaView {
   Observation load;
   Prospect expected;  // used by kFirstToken only, except for the refusal
+};
+
+// Replicas in service, one of which gets the request that is being placed.
+struct RouteCandidates {
+  std::vector<ReplicaView> views;
+  std::vector<std::size_t> replicas;  // one for each view
 };
 
 // Chooses a candidate and returns its index. Candidates that would refuse the request are chosen

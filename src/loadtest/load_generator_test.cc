@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <semaphore>
 #include <thread>
 
 #include "loadtest/scripted_server_for_test.h"
@@ -42,22 +42,22 @@ RunResult run(const GeneratorOptions& options, RequestSource source) {
 }
 
 // Sends one request to a server that gives `answer`.
-RequestRecord ask(const ScriptedAnswer& answer) {
+RequestRecord ask(const ScriptedAnswer& answer, TimeNs timeout_ns = 60 * kNsPerS) {
   ScriptedServer server([&](const std::string&) { return answer; });
   GeneratorOptions options = options_for(server.url());
-  options.timeout_ns = kNsPerS / 2;
+  options.timeout_ns = timeout_ns;
   RunResult result = run(options, requests(1));
   EXPECT_EQ(result.records.size(), 1U);
   return std::move(result.records.front());
 }
 
-double median(std::vector<double> samples) {
-  return summarise(std::move(samples), {50}).percentiles[0];
+double least_tenth(std::vector<double> samples) {
+  return summarise(std::move(samples), {10}).percentiles[0];
 }
 
 // Compares measured times with the times at which the server wrote, on the same clock. A busy
-// machine delays single streams: medians are compared, and bench/loadtest_bench has the tight
-// limits.
+// machine delays most streams, but a wrong measure is wrong for all: the least tenth is compared,
+// and bench/loadtest_bench has the tight limits.
 TEST(LoadGenerator, TimesOfAHundredStreamsEqualTheServers) {
   static constexpr int kStreams = 100;
   static constexpr int kTokens = 20;
@@ -87,22 +87,29 @@ TEST(LoadGenerator, TimesOfAHundredStreamsEqualTheServers) {
         (kTokens - 1);
     tpot_error_ms.push_back(std::abs(tpot_ms(record) - tpot_truth_ms));
   }
-  EXPECT_LT(median(first_late_ms), 60) << "less than the delay itself";
-  EXPECT_LT(median(tpot_error_ms), 10) << "half of the time between tokens";
+  EXPECT_LT(least_tenth(first_late_ms), 60) << "less than the delay itself";
+  EXPECT_LT(least_tenth(tpot_error_ms), 10) << "half of the time between tokens";
   EXPECT_EQ(server.connections(), kStreams) << "connections are reused";
 }
 
 TEST(LoadGenerator, SendsWhenDue) {
-  ScriptedServer server([](const std::string&) { return fixed_delay_answer(0, 0, 1); });
+  ScriptedServer server(
+      [](const std::string&) { return fixed_delay_answer(100 * kNsPerMs, 0, 1); });
   const RunResult result = run(options_for(server.url()), requests(20, 10 * kNsPerMs));
   ASSERT_EQ(result.records.size(), 20U);
   std::vector<double> lags;
+  int overlapping = 0;
   for (const RequestRecord& record : result.records) {
     EXPECT_EQ(record.due_ns, record.index * 10 * kNsPerMs);
-    EXPECT_GE(record.sent_ns, record.due_ns);
+    EXPECT_GE(record.sent_ns, record.due_ns) << "not all at once";
     lags.push_back(lag_ms(record));
+    const auto overlaps = [&record](const RequestRecord& other) {
+      return other.sent_ns < record.sent_ns && other.end_ns > record.sent_ns;
+    };
+    overlapping += std::any_of(result.records.begin(), result.records.end(), overlaps) ? 1 : 0;
   }
-  EXPECT_LT(median(lags), 50) << "neither all at once nor one after the other";
+  EXPECT_GT(overlapping, 0) << "not one after the other";
+  EXPECT_LT(least_tenth(lags), 50) << "a busy machine delays most of them, but not all";
 }
 
 TEST(LoadGenerator, RespectsMaxConcurrency) {
@@ -156,7 +163,7 @@ TEST(LoadGenerator, DistinguishesErrors) {
   EXPECT_EQ(error.outcome, Outcome::kErrorEvent);
   EXPECT_EQ(error.error, "out of memory");
   EXPECT_EQ(ask(events("data: [DONE]\n\n")).outcome, Outcome::kEmptyAnswer);
-  EXPECT_EQ(ask({{{0, stream_head() + http_chunk(token_event())}}, false}).outcome,
+  EXPECT_EQ(ask({{{0, stream_head() + http_chunk(token_event())}}, false}, kNsPerS / 2).outcome,
             Outcome::kTimeout);
 
   int closed_port = 0;
@@ -184,18 +191,22 @@ TEST(LoadGenerator, ResendsIfAnIdleConnectionWasClosed) {
 }
 
 TEST(LoadGenerator, StopInterruptsRunningRequests) {
-  ScriptedServer server(
-      [](const std::string&) { return fixed_delay_answer(0, 100 * kNsPerMs, 1000); });
+  std::counting_semaphore<1000> asked{0};
+  ScriptedServer server([&](const std::string&) {
+    asked.release();
+    return fixed_delay_answer(0, 100 * kNsPerMs, 1000);
+  });
   LoadGenerator generator(options_for(server.url()), requests(1000, 10 * kNsPerMs));
   std::thread interrupt([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    asked.acquire();
+    asked.acquire();
     generator.stop();
   });
   const auto result = generator.run(nullptr);
   interrupt.join();
   ASSERT_TRUE(result.ok());
   EXPECT_TRUE(result->interrupted);
-  EXPECT_LT(result->elapsed_ns, 20 * kNsPerS);
+  EXPECT_LT(result->elapsed_ns, 60 * kNsPerS) << "an answer takes 100 s";
   ASSERT_FALSE(result->records.empty());
   for (const RequestRecord& record : result->records) {
     EXPECT_EQ(record.outcome, Outcome::kInterrupted);

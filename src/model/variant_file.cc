@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "PROTEANV";
 // Must be raised whenever the header, the order of a component's tensors (weights.cc), a packed
 // format (device/cpu/packed_matrix.h) or the rounding of weights changes.
-constexpr std::uint32_t kVersion = 7;
+constexpr std::uint32_t kVersion = 8;
 // A chunk is still in L2 when it is hashed, and is short enough not to delay a short step.
 constexpr std::int64_t kChunkBytes = 256 * kKiB;
 constexpr std::string_view kUnfinished = ".unfinished-";

@@ -13,7 +13,7 @@
 namespace protean {
 namespace {
 
-constexpr std::chrono::seconds kLong{5};  // less than the wait that a wake-up has to end
+constexpr std::chrono::seconds kLong{9};  // less than the wait that a wake-up has to end
 
 // Turns by a clock that stands still unless it is set, so that no wait ends by itself.
 struct SharedTurnsTest : ReplicasTest {

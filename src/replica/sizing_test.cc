@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "cost/kv_blocks_for_test.h"
 #include "cost/memory.h"
 #include "model/weights.h"
 #include "replica/model_options.h"

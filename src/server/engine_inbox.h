@@ -42,6 +42,9 @@ class EngineInbox {
   std::optional<TimeNs> stay_ns;
   // The wishes of operators that were in effect when the engines fell asleep.
   std::vector<std::pair<ReplicaId, FormWish>> standing;
+  // The form of quiet times that an intent gave the engines; nothing: that in which they are
+  // loaded.
+  std::optional<FormWish> rest;
   // Called after each change. kWaking asks for the engines to be loaded.
   std::function<void(Residence)> on_change;
 

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/configuration.h"
+#include "contract/morph.h"
 
 namespace protean {
 
@@ -50,6 +51,7 @@ struct PlannedMove {
   std::vector<int> stage_layers;  // layers of each stage
   double saves_s = 0;             // busy seconds, over the window of the load
   double costs_s = 0;             // busy seconds, there and back
+  bool in_place = false;          // the engine that serves is predicted to morph
   std::string why;
 };
 
@@ -79,6 +81,13 @@ struct IntentPlan {
   std::shared_ptr<const std::string> estimates;
 };
 
+// How a model comes to another configuration: its engine morphs to it, in place, or the model is
+// loaded once more as a second copy.
+struct ConfigurationChange {
+  std::optional<FormWish> in_place;  // nothing: a second copy
+  std::string why;
+};
+
 // How far the profiling of a model is.
 struct ProfileProgress {
   int fingerprint = 0;   // that is being made, from 1 on
@@ -101,9 +110,12 @@ class ModelLoader {
   // Opens and loads a further model, which `fields` describes: "model", and flags of protean serve.
   // Fails if the fields make no sense.
   virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
-  // Plans how to serve a model for another intent, and opens it to take the place of the one that
-  // serves: loaded if both fit in memory, otherwise to be loaded when the former one is removed.
+  // Plans how to serve a model for another intent. If its engine can become that by a morph, asks
+  // the server for it; otherwise opens the model to take the place of the one that serves: loaded
+  // if both fit in memory, else to be loaded when the former one is removed.
   virtual void replace(std::size_t model, const IntentWish& wish) = 0;
+  // The morph that replace() asked for has ended. If it failed, the model is opened instead.
+  virtual void morphed(std::size_t /*model*/, const Status& /*how*/) {}
   // Takes each second a sample of every model that serves. Returns the move of one that may move
   // and for which it pays; nothing if there is none. Called on the io thread, which it does not
   // hold up.

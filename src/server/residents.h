@@ -17,11 +17,13 @@
 
 namespace protean {
 
-// A change of a model's intent, from when it is asked for. The model is opened in the configuration
-// that a plan chooses and takes new requests; those begun before end where they began.
+// A change of a model's intent, from when it is asked for. The model's engine morphs to the
+// configuration that a plan chooses, or the model is opened in it and takes new requests; those
+// begun before end where they began.
 struct IntentChange {
   enum class State {
     kPlanning,
+    kMorphing,  // the engine that serves
     kLoading,   // engines in the new configuration
     kDraining,  // the former engines of their requests
     kDone,
@@ -32,6 +34,8 @@ struct IntentChange {
   std::size_t former = 0;               // the place of the model that is replaced
   std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed
   IntentPlan plan;                      // empty until it is planned
+  ConfigurationChange how;              // empty until it is known
+  bool morphs = false;                  // the engine has begun to
   std::string error;                    // of kFailed
   TimeNs began_ns = 0;
   TimeNs ended_ns = 0;
@@ -101,6 +105,7 @@ class Residents {
   void deployed(std::shared_ptr<Host> host);
   void failed(const std::string& name, const Error& error);
   void planned(std::size_t model, const IntentPlan& plan);
+  void changes(std::size_t model, const ConfigurationChange& how);
   void kept(std::size_t model);
   void replaced(std::size_t model, std::shared_ptr<Host> by, bool loaded);
   void not_replaced(std::size_t model, const Error& error);
@@ -118,6 +123,8 @@ class Residents {
   void look();
   void dismiss();
   IntentChange* change_of(std::size_t former);
+  void morph(std::size_t model, const FormWish& wish);
+  void look_at_morphs();
   ProfileJob* profile_at(std::size_t model);
   void end(IntentChange& change, const Status& how);
   void load_after(IntentChange& change, std::size_t place);

@@ -23,6 +23,8 @@ constexpr std::string_view to_string(IntentChange::State state) {
   switch (state) {
     case IntentChange::State::kPlanning:
       return "planning";
+    case IntentChange::State::kMorphing:
+      return "morphing";
     case IntentChange::State::kLoading:
       return "loading";
     case IntentChange::State::kDraining:
@@ -169,6 +171,7 @@ bool Residents::is_settled() const {
 }
 
 void Residents::look_at_loads() {
+  look_at_morphs();
   std::vector<ModelSample> samples;
   const bool settled = is_settled();
   for (const Service* service : models_.services()) {
@@ -222,6 +225,10 @@ json::object Residents::intent_of(const Service& service) const {
   if (!change.plan.configuration.empty()) {
     job["configuration"] = change.plan.configuration;
   }
+  if (!change.how.why.empty()) {
+    job["way"] = change.how.in_place ? "in place" : "a second copy";
+    job["way_why"] = change.how.why;
+  }
   if (!change.error.empty()) {
     job["error"] = change.error;
   }
@@ -266,10 +273,68 @@ void Residents::planned(std::size_t model, const IntentPlan& plan) {
   }
 }
 
+void Residents::changes(std::size_t model, const ConfigurationChange& how) {
+  if (IntentChange* change = change_of(model)) {
+    change->how = how;
+    change->morphs = false;
+    change->state = how.in_place ? IntentChange::State::kMorphing : IntentChange::State::kLoading;
+    if (how.in_place) {
+      morph(model, *how.in_place);
+    }
+  }
+}
+
+// Asks the engine for the form of quiet times. What is asked for stays if the model sleeps and
+// wakes.
+void Residents::morph(std::size_t model, const FormWish& wish) {
+  Service& service = hosts_[model]->service;
+  const auto pending = service.ask_form(ReplicaId{0}, wish);
+  pending->on_ready = [this, model, wish, reply = pending.get()] {
+    IntentChange* change = change_of(model);
+    if (change == nullptr || change->state != IntentChange::State::kMorphing) {
+      return;
+    }
+    change->morphs = reply->reply->status == 202;
+    if (change->morphs) {
+      hosts_[model]->service.rest_in(wish);
+    } else {
+      loader_->morphed(model, make_error(ErrorCode::kUnavailable, "{}", reply->reply->body));
+    }
+  };
+}
+
+// Tells the loader which morphs have ended. A policy may keep its engine below the form for as long
+// as the load asks for that.
+void Residents::look_at_morphs() {
+  for (auto& [name, change] : changes_) {
+    if (!change.morphs || hosts_[change.former] == nullptr) {
+      continue;
+    }
+    const Service& service = hosts_[change.former]->service;
+    const FormStatus& now = service.fleet().form(ReplicaId{0});
+    const FormWish& wish = *change.how.in_place;
+    const bool awake = service.residence() == Residence::kAwake;
+    if (awake && now.form != now.wanted) {
+      continue;
+    }
+    change.morphs = false;
+    const bool reached = now.form.layer_precision == wish.layers &&
+                         (!wish.embeddings || now.form.embeddings == *wish.embeddings);
+    loader_->morphed(change.former, reached || !awake || now.mode != MorphMode::kOff
+                                        ? Status()
+                                        : make_error(ErrorCode::kUnavailable,
+                                                     "a step of the morph failed, see the log"));
+  }
+}
+
 void Residents::kept(std::size_t model) {
   if (IntentChange* change = change_of(model)) {
     hosts_[model]->intent = change->wish.intent;
     hosts_[model]->plan = change->plan;
+    if (change->how.in_place && change->wish.move) {
+      Service& service = hosts_[model]->service;
+      service.show_moves(++moves_[service.model().names.front()]);
+    }
     end(*change, {});
   }
 }

@@ -41,6 +41,9 @@ struct NotingLoader final : ModelLoader {
     }
     return std::exchange(move, std::nullopt);
   }
+  void morphed(std::size_t model, const Status& how) override {
+    note(how.ok() ? "morphed" : "not morphed", model);
+  }
   void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
   void note(const std::string& what, std::size_t model) {
@@ -117,6 +120,43 @@ struct ResidentsTest : ServiceTest {
     residents.planned(0, {"TP 2 x PP 1, bf16, KV bf16", estimates});
     residents.replaced(0, make_host(next_inbox, "min-latency"), false);
   }
+  // The model is to be served at w8, by a morph.
+  void morph() {
+    want(R"({"intent":"min-memory"})");
+    residents.planned(0, {"TP 1 x PP 1, w8, KV bf16", estimates});
+    Form form = serving().model().form.form;
+    for (LayerPrecision& layer : form.layer_precision) {
+      layer = {Precision::kW8, Precision::kW8};
+    }
+    residents.changes(
+        0, {FormWish{.layers = form.layer_precision, .rest_pages = 100}, "only weights change"});
+  }
+  // The engine has layers at one precision and goes to another one.
+  void show(Precision now, Precision wanted) {
+    auto status = std::make_shared<FormStatus>(serving().model().form);
+    status->wanted = status->form;
+    for (std::size_t i = 0; i < status->form.layer_precision.size(); ++i) {
+      status->form.layer_precision[i] = {now, now};
+      status->wanted.layer_precision[i] = {wanted, wanted};
+    }
+    serving().deliver({.form = status});
+  }
+  // Returns the id of the wish for a form that is in the inbox, and takes it; 0 if there is none.
+  std::uint64_t asked_wish() {
+    first_inbox.push({});  // pop_all() waits for an event
+    std::uint64_t id = 0;
+    for (Event& event : first_inbox.pop_all()) {
+      if (const WantForm* want = std::get_if<WantForm>(&event.what)) {
+        id = want->wish_id;
+      } else if (std::holds_alternative<Arrival>(event.what)) {
+        kept.push_back(std::move(event));
+      }
+    }
+    for (Event& event : std::exchange(kept, {})) {
+      first_inbox.push(std::move(event));
+    }
+    return id;
+  }
   Checked<json::object> want(const std::string& body) {
     return residents.want_intent(serving(), body);
   }
@@ -133,6 +173,7 @@ struct ResidentsTest : ServiceTest {
   BoundedQueue<Event> next_inbox{8};
   BoundedQueue<Event> other_inbox{8};
   std::vector<std::shared_ptr<GrowingAnswer>> answers;
+  std::vector<Event> kept;  // of first_inbox
   Residents residents{io, {make_host(first_inbox)}, {}, [this] { return now_ns; }};
 };
 
@@ -224,6 +265,50 @@ TEST_F(ResidentsTest, AnIntentThatChangesNothingOrCannotBeKeptLeavesTheModelAsIt
   EXPECT_EQ(residents.intent_of(serving()).at("intent"), "min-cost");
   EXPECT_EQ(&serving(), &former);
   EXPECT_EQ(loader.take(), (Asked{"replace 0 min-cost", "replace 0 latency-slo=1ms"}));
+}
+
+TEST_F(ResidentsTest, AnEngineMorphsAndIsAskedAgainWhenItHasSlept) {
+  begin();
+  morph();
+  EXPECT_EQ(change(), "morphing");
+  EXPECT_EQ(change("way"), "in place");
+  EXPECT_EQ(change("way_why"), "only weights change");
+  show(Precision::kBf16, Precision::kW8);
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-memory"}) << "it has not been granted";
+  serving().deliver({.outputs = {WishAnswered{asked_wish(), Morph{}}}});
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), Asked{}) << "the morph is under way";
+  show(Precision::kW8, Precision::kW8);
+  residents.look_at_loads();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), Asked{"morphed 0"});
+  residents.kept(0);
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(serving().outstanding(), 1) << "requests go on where they began";
+  Service& service = serving();
+  EXPECT_EQ(end_all(first_inbox, service), 1U);
+  ASSERT_TRUE(residents.put_to_sleep(service));
+  residents.fell_asleep(0);
+  service.wake();
+  residents.woke(0, {});
+  EXPECT_GT(asked_wish(), 0U) << "the engine was loaded in its first form";
+}
+
+TEST_F(ResidentsTest, AMorphThatIsRefusedOrFailsIsLeftToTheLoader) {
+  morph();
+  serving().deliver(
+      {.outputs = {WishAnswered{asked_wish(), make_error(ErrorCode::kExhausted, "no room")}}});
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-memory", "not morphed 0"}));
+  residents.changes(0, {std::nullopt, "no room"});
+  EXPECT_EQ(change(), "loading");
+  EXPECT_EQ(change("way"), "a second copy");
+  residents.not_replaced(0, {ErrorCode::kExhausted, "no memory"});
+  morph();
+  serving().deliver({.outputs = {WishAnswered{asked_wish(), Morph{}}}});
+  show(Precision::kBf16, Precision::kBf16);
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-memory", "not morphed 0"}));
 }
 
 TEST_F(ResidentsTest, RefusesUnknownIntentsAndASecondChangeAtATime) {

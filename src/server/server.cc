@@ -411,6 +411,10 @@ void Server::planned(std::size_t model, IntentPlan plan) {
   impl_->tell(
       [model, plan = std::move(plan)](Residents& residents) { residents.planned(model, plan); });
 }
+void Server::changes(std::size_t model, ConfigurationChange how) {
+  impl_->tell(
+      [model, how = std::move(how)](Residents& residents) { residents.changes(model, how); });
+}
 void Server::kept(std::size_t model) {
   impl_->tell([model](Residents& residents) { residents.kept(model); });
 }

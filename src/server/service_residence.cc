@@ -65,9 +65,13 @@ void Service::forget_all() {
   wishes_.clear();
 }
 
-// Returns what operators have asked for of each replica that serves alone and is still in effect.
+// Returns what an intent, and then operators, have asked for of each replica that serves alone and
+// is still in effect.
 std::vector<std::pair<ReplicaId, FormWish>> Service::standing_wishes() const {
   std::vector<std::pair<ReplicaId, FormWish>> standing;
+  if (engines_.rest) {
+    standing.emplace_back(ReplicaId{0}, *engines_.rest);
+  }
   for (const FleetReport::Holders& holders : fleet_.holders()) {
     const FormStatus& now = fleet_.form(holders.replicas.front());
     if (holders.replicas.size() > 1) {

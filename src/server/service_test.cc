@@ -371,8 +371,7 @@ TEST_F(ServiceTest, EachChangeOfGroupsIsMeasuredAndEachFailureLogged) {
   const std::string log = testing::internal::GetCapturedStderr();
   const std::string line =
       "groups of replicas 0, 1 are apart after a change that did not succeed: turned back: an "
-      "operator's "
-      "wish";
+      "operator's wish";
   EXPECT_NE(log.find(line), std::string::npos) << log;
   EXPECT_EQ(log.find(line), log.rfind(line)) << "each is logged once";
   const std::string text = get("/metrics").body;
@@ -380,6 +379,7 @@ TEST_F(ServiceTest, EachChangeOfGroupsIsMeasuredAndEachFailureLogged) {
        {R"(protean:regrouping_seconds_count{model_name="tiny",to="group"} 3)",
         R"(protean:regrouping_seconds_sum{model_name="tiny",to="group"} 13)",
         R"(protean:regrouping_seconds_sum{model_name="tiny",to="replicas"} 2)",
+        R"(protean:regrouping_failures_total{model_name="tiny"} 1)",
         R"(protean:regrouping_bytes_total{model_name="tiny",of="kv"} 500)",
         R"(protean:regrouping_bytes_total{model_name="tiny",of="weights"} 5000)"}) {
     EXPECT_NE(text.find(metric), std::string::npos) << metric;

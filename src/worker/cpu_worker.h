@@ -109,6 +109,7 @@ class CpuWorker : public Executor {
   void stand_alone(Form form);
   void follow(CpuWorker& leader, int further);
   void change(GroupChange change);
+  void move_early(const std::shared_ptr<const GroupChange>& change);
   void commit_hold(MorphId id, const HoldShards& step);
   void share_moves(GroupChange::Hold& hold, const Formation& after);
   cpu::Moment stands_still(int layer) const;

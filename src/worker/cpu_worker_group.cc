@@ -173,16 +173,13 @@ void CpuWorker::commit_hold(MorphId id, const HoldShards& step) {
   }
 }
 
-// Gives each device its share of a layer's KV to move. Copies to other groups have ended before
-// homes join or divide. One that was called off may still read, but what it reads is not used.
+// Gives each device its share of a layer's KV to move, and says from when on the KV stands still.
+// Copies to other groups have ended before homes join or divide. One that was called off may still
+// read, but what it reads is not used.
 void CpuWorker::share_moves(GroupChange::Hold& hold, const Formation& after) {
   const int layer = hold.step.layer;
-  cpu::GroupProgress& progress = fabric_->progress();
-  const auto is_still = [&progress, devices = after.devices, moment = stands_still(layer)] {
-    return std::all_of(devices.begin(), devices.end(), [&](int device) {
-      return progress.has_come(device, moment) && !progress.failed(device);
-    });
-  };
+  hold.still = stands_still(layer);
+  const cpu::GroupProgress& progress = fabric_->progress();
   const auto change = std::make_shared<const std::pair<Formation, Formation>>(hold.before, after);
   const std::vector<DeviceWorker*>& workers = group().devices;
   std::vector<std::byte*> arrays;
@@ -198,13 +195,13 @@ void CpuWorker::share_moves(GroupChange::Hold& hold, const Formation& after) {
         workers[index]->rank().kv().layers()[static_cast<std::size_t>(layer)];
     hold.shares.push_back(std::make_unique<KvShare>(
         [change, layer, device] { return kv_move(change->first, change->second, layer, device); },
-        KvMoveScene{
-            .arrays = arrays,
-            .live = hold.live,
-            .slot_bytes = kv_heads_of_shard_ * shards * slots.slot_bytes(),
-            .device = device,
-            .has_failed = [&progress, own = after.devices[index]] { return progress.failed(own); },
-            .stands_still = is_still}));
+        KvMoveScene{.arrays = arrays,
+                    .live = hold.live,
+                    .slot_bytes = kv_heads_of_shard_ * shards * slots.slot_bytes(),
+                    .device = device,
+                    .has_failed = [&progress, own = after.devices[index]] {
+                      return progress.failed(own);
+                    }}));
   }
 }
 
@@ -275,12 +272,26 @@ void CpuWorker::change(GroupChange change) {
   group().formation = change.after;
   const auto shared = std::make_shared<const GroupChange>(std::move(change));
   for (int device = 0; device < static_cast<int>(devices.size()); ++device) {
-    DeviceWorker& worker = *devices[static_cast<std::size_t>(device)];
-    worker.push(DeviceChange{shared, device});
-    if (moves_kv_early_ && shared->hold && !shared->hold->shares.empty()) {
-      worker.move_early({shared, shared->hold->shares[static_cast<std::size_t>(device)].get()});
-    }
+    devices[static_cast<std::size_t>(device)]->push(DeviceChange{shared, device});
   }
+  if (moves_kv_early_ && shared->hold && !shared->hold->shares.empty()) {
+    move_early(shared);
+  }
+}
+
+// Lets each device begin its share of a change in the background, at the moment when no earlier
+// entry uses the layer's KV any more. No device comes to the end of the change before that.
+void CpuWorker::move_early(const std::shared_ptr<const GroupChange>& change) {
+  const GroupChange::Hold& hold = *change->hold;
+  if (hold.still.step >= change->number) {
+    return;  // blocks are copied right before the change, which has no moment of its own
+  }
+  fabric_->progress().when_come(
+      change->after.devices, hold.still, [change, workers = group().devices] {
+        for (std::size_t device = 0; device < workers.size(); ++device) {
+          workers[device]->move_early({change, change->hold->shares[device].get()});
+        }
+      });
 }
 
 }  // namespace protean

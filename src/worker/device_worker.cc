@@ -15,9 +15,6 @@ namespace protean {
 namespace {
 
 constexpr std::chrono::seconds kToWakeUp(1);  // for a device that was given up
-// Between two looks at KV that does not stand still yet: from this, doubled until it stands still.
-constexpr std::chrono::microseconds kLookSoon(500);
-constexpr std::chrono::microseconds kLookAtLast(8000);
 
 // Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
 // and no swap waits for the kernel to provide pages.
@@ -265,52 +262,18 @@ void DeviceWorker::in_background(std::shared_ptr<BackgroundTask> work) {
 }
 
 void DeviceWorker::move_early(std::shared_ptr<KvShare> share) {
-  if (given_up_) {
-    return;
-  }
-  const std::lock_guard lock(early_.mutex);
-  early_.shares.push_back(std::move(share));
-  if (early_.shares.size() == 1) {  // else the task is posted already
-    background_.post([this] { move_early_in_turn(); });
-  }
-}
-
-// Looks once at each share and posts itself again, so that other tasks run between two looks: the
-// device's thread may wait for one of them before it comes to what a share waits for.
-void DeviceWorker::move_early_in_turn() {
-  std::vector<std::shared_ptr<KvShare>> shares;
-  {
-    const std::lock_guard lock(early_.mutex);
-    std::erase_if(early_.shares,
-                  [this](const auto& share) { return given_up_ || !share->has_more(); });
-    shares = early_.shares;
-  }
-  if (shares.empty()) {
-    early_.look_after = {};
-    return;
-  }
-  bool moved = false;
-  for (const auto& share : shares) {
-    while (share->may_begin()) {
+  background_.post([this, share = std::move(share)] {
+    while (!given_up_) {
       const std::optional<std::int64_t> bytes = share->run_one();
       if (!bytes) {
         break;
       }
-      early_.bytes += *bytes;
-      moved = true;
+      kv_bytes_moved_early_ += *bytes;
       if (!background_.may_go_on()) {
-        return;
+        break;
       }
     }
-  }
-  early_.look_after = moved ? std::chrono::microseconds()
-                            : std::clamp(2 * early_.look_after, kLookSoon, kLookAtLast);
-  if (!moved) {
-    background_.await_task(early_.look_after);
-  }
-  if (background_.may_go_on()) {
-    background_.post([this] { move_early_in_turn(); });
-  }
+  });
 }
 
 void DeviceWorker::abort(MorphId id) {
@@ -384,10 +347,12 @@ void DeviceWorker::run(MorphId commit) {
 }
 
 // Waits until the background thread has done what it was given, such as ending what was aborted.
+// Once the device is given up, that thread may have ended.
 void DeviceWorker::settle_background() {
   std::binary_semaphore settled(0);
-  background_.post([&] { settled.release(); });
-  settled.acquire();
+  if (background_.post([&] { settled.release(); })) {
+    settled.acquire();
+  }
 }
 
 void DeviceWorker::run(const DeviceChange& entry) {
@@ -428,8 +393,8 @@ void DeviceWorker::run(const std::vector<BlockMove>& moves) {
   rank_->copy_blocks(kv.layout(), kv.own_heads(), moves, [this] { return given_up_.load(); });
 }
 
-// A source may write blocks that are still read here when the copy is called off. That is no harm,
-// though ThreadSanitizer would report it: what was read by then is never used.
+// A source may write blocks that are still read here when the copy is called off: what was read by
+// then is never used.
 void DeviceWorker::run(const KvCopy& copy) {
   const auto called_off = [&] {
     return given_up_ || std::any_of(copy.groups.begin(), copy.groups.end(), [this](int device) {

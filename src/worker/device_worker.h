@@ -108,8 +108,8 @@ class DeviceWorker {
   void prepare(MorphId id, WantedWeights wanted);
   void prepare(MorphId id, const ResizeKv& resize);
   void abort(MorphId id);
-  // Moves the device's share of the KV of a change that was pushed, in the background: begins once
-  // the layer's KV stands still, and ends when the device's own thread has done the rest.
+  // Moves the device's share of the KV of a change that was pushed, in the background, until the
+  // device's own thread has done the rest. The layer's KV must stand still. Any thread may call.
   void move_early(std::shared_ptr<KvShare> share);
   // Does work in the background if no other task waits, see CpuWorker.
   void in_background(std::shared_ptr<BackgroundTask> work);
@@ -130,7 +130,7 @@ class DeviceWorker {
   // the device before may be wrong if this returns false afterwards. Any thread may call.
   bool sound();
 
-  std::int64_t kv_bytes_moved_early() const { return early_.bytes; }
+  std::int64_t kv_bytes_moved_early() const { return kv_bytes_moved_early_; }
 
   // The device's rank, for a KvCopy of another device. It lives as long as this device.
   const Rank& rank() const { return *rank_; }
@@ -168,7 +168,6 @@ class DeviceWorker {
   bool has_lost_memory() const { return pages_.pool != nullptr && pages_.pool->lost_memory(); }
   void run_entries();
   void settle_background();
-  void move_early_in_turn();
   void run(const GroupStep& step);
   void run(MorphId commit);
   void run(const DeviceChange& entry);
@@ -191,14 +190,7 @@ class DeviceWorker {
   std::mutex resizes_mutex_;
   int home_changes_ = 0;
   std::set<MorphId> waiting_resizes_;
-  // What move_early() was given.
-  struct EarlyMoves {
-    std::mutex mutex;
-    std::vector<std::shared_ptr<KvShare>> shares;  // with chunks that no thread has taken
-    std::atomic<std::int64_t> bytes = 0;           // moved so far
-    std::chrono::microseconds look_after{0};       // used by the background thread
-  };
-  EarlyMoves early_;
+  std::atomic<std::int64_t> kv_bytes_moved_early_ = 0;
   PacedThread background_;
   LayerSwapper swapper_;
   KvResizer resizer_;

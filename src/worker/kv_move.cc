@@ -228,7 +228,6 @@ void KvShare::lay_out() {
   for (const KvMove::Fetch& fetch : move_.fetches) {
     chunks_ += chunks_of(scene_.live[static_cast<std::size_t>(fetch.home)]);
   }
-  laid_out_ = true;
 }
 
 std::optional<std::int64_t> KvShare::run_one() {
@@ -241,10 +240,19 @@ std::optional<std::int64_t> KvShare::run_one() {
   // see either the chunk or the end of it.
   ++in_chunk_;
   const std::int64_t bytes = run(chunk);
-  --in_chunk_;
+  {
+    const std::lock_guard lock(ends_mutex_);
+    --in_chunk_;
+  }
+  ends_.notify_all();
   done_.fetch_add(1, std::memory_order_release);
   done_.notify_all();
   return bytes;
+}
+
+bool KvShare::chunks_end_by(std::chrono::steady_clock::time_point until) {
+  std::unique_lock lock(ends_mutex_);
+  return ends_.wait_until(lock, until, [this] { return !in_chunk(); });
 }
 
 // Returns the bytes that the chunk moved.

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -61,8 +63,6 @@ struct KvMoveScene {
   int device = 0;                              // this one
   // Returns true once this device has failed: the others do without it and may use their slots.
   std::function<bool()> has_failed;
-  // Returns true once no device uses the layer any more before the move. Any thread may call.
-  std::function<bool()> stands_still;
 };
 
 // A device's share of a KvMove: half of what it swaps with each partner, which does the other half,
@@ -76,17 +76,16 @@ class KvShare {
   KvShare(std::function<KvMove()> find_move, KvMoveScene scene)
       : find_move_(std::move(find_move)), scene_(std::move(scene)) {}
 
-  bool may_begin() const { return scene_.stands_still(); }
   // Does a chunk that no thread has taken, and returns the bytes that it moved; nothing if there is
-  // no such chunk. Called by any thread, once the share may begin.
+  // no such chunk. Called by any thread, once no device uses the layer any more before the move.
   std::optional<std::int64_t> run_one();
-  // Returns true if there is a chunk that no thread has taken, as far as is known.
-  bool has_more() const { return !laid_out_ || next_ < chunks_; }
   // Does all that is left, and returns once all chunks are done.
   void finish(cpu::Team& team);
   // Returns true while a thread is in a chunk, false if the share is finished. Once a device that
   // has failed is in none, it writes to no slot of others any more.
   bool in_chunk() const { return in_chunk_ > 0; }
+  // Waits until no thread is in a chunk. Returns false if one still is by then.
+  bool chunks_end_by(std::chrono::steady_clock::time_point until);
   const KvMove& move() const { return move_; }  // after finish()
 
  private:
@@ -102,10 +101,11 @@ class KvShare {
   KvMove move_;
   std::vector<std::vector<BlockId>> slots_;  // of each swap, those that this device swaps
   std::int64_t chunks_ = 0;                  // of all swaps, then of all fetches
-  std::atomic<bool> laid_out_ = false;       // what is above is known
   std::atomic<std::int64_t> next_{0};
   std::atomic<std::int64_t> done_{0};
   std::atomic<int> in_chunk_ = 0;  // number of threads
+  std::mutex ends_mutex_;          // held while in_chunk_ becomes less
+  std::condition_variable ends_;
 };
 
 }  // namespace protean

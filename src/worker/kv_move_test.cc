@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <semaphore>
 #include <span>
@@ -45,7 +46,7 @@ struct TwoArrays {
     cpu::Team team(1);
     KvShare share([&move] { return move; }, scene(live, failed));
     share.finish(team);
-    EXPECT_FALSE(share.has_more());
+    EXPECT_FALSE(share.run_one()) << "all chunks are done";
     return foreign(device);
   }
   // Returns how many bytes of a device are the other's.
@@ -62,8 +63,7 @@ struct TwoArrays {
             .live = live,
             .slot_bytes = slot,
             .device = 0,
-            .has_failed = [failed] { return failed; },
-            .stands_still = [] { return true; }};
+            .has_failed = [failed] { return failed; }};
   }
 
   std::vector<BlockId> blocks;
@@ -139,6 +139,30 @@ TEST(KvMove, ADeviceThatHasFailedReadsFromNoOther) {
   TwoArrays arrays;
   EXPECT_EQ(arrays.changed(0, move, true), 0);
   EXPECT_EQ(arrays.changed(0, move, false), 4 * arrays.slot);
+}
+
+// A thread stops within a chunk, where it asks whether its device has failed.
+TEST(KvMove, OtherThreadsCanWaitUntilChunksEnd) {
+  KvMove move;
+  move.swaps.push_back({.partner = 1, .mine = 1, .its = 0, .mine_of = 0, .its_of = 1});
+  TwoArrays arrays;
+  const std::vector<std::vector<BlockId>> live = {arrays.blocks, arrays.blocks};
+  std::binary_semaphore entered(0);
+  std::binary_semaphore goes_on(0);
+  KvMoveScene scene = arrays.scene(live, false);
+  scene.has_failed = [&] {
+    entered.release();
+    goes_on.acquire();
+    return true;
+  };
+  KvShare share([&move] { return move; }, scene);
+  EXPECT_TRUE(share.chunks_end_by(std::chrono::steady_clock::now()));
+  std::thread hanging([&share] { (void)share.run_one(); });
+  entered.acquire();
+  EXPECT_FALSE(share.chunks_end_by(std::chrono::steady_clock::now()));
+  goes_on.release();
+  EXPECT_TRUE(share.chunks_end_by(std::chrono::steady_clock::now() + std::chrono::minutes(1)));
+  hanging.join();
 }
 
 // A piece that changes places twice would be back where it was.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cost/kv_blocks_for_test.h"
 #include "cost/memory.h"
 #include "cost/pages.h"
 

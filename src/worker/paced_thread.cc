@@ -32,12 +32,16 @@ PacedThread::PacedThread(double share)
   check(share > 0 && share <= 1, "a share of a core is above 0 and at most 1");
 }
 
-void PacedThread::post(Task task) {
+bool PacedThread::post(Task task) {
   {
     const std::lock_guard lock(mutex_);
+    if (ended_) {
+      return false;
+    }
     tasks_.push_back(std::move(task));
   }
   changed_.notify_one();
+  return true;
 }
 
 void PacedThread::post_urgent(Task task) {
@@ -108,12 +112,6 @@ bool PacedThread::has_time() {
   return goes_on && tasks_.empty();
 }
 
-void PacedThread::await_task(std::chrono::microseconds most) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, most,
-                    [this] { return stopping_ || !urgent_.empty() || !tasks_.empty(); });
-}
-
 // Counts processor time, which steps lose; waiting for a disk costs them nothing.
 void PacedThread::rest() {
   const std::int64_t now_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
@@ -171,6 +169,7 @@ bool PacedThread::run_one() {
   }
   if (tasks_.empty()) {
     runs_ = false;
+    ended_ = true;
     return false;
   }
   const Task task = std::move(tasks_.front());

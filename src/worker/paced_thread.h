@@ -27,14 +27,15 @@ class PacedThread {
   PacedThread(const PacedThread&) = delete;
   PacedThread& operator=(const PacedThread&) = delete;
 
-  // Adds a task, on any thread. The lock is held for the queue only.
-  void post(Task task);
+  // Adds a task, on any thread. Returns false if the thread has ended: then the task will not run.
+  // The lock is held for the queue only.
+  bool post(Task task);
   void post_urgent(Task task);
 
   // Ends rests and makes may_go_on() return false.
   void begin_stop();
-  // The same, and waits until all tasks have run. Returns false if they have not by then. No task
-  // may be posted after begin_stop().
+  // The same, and waits until all tasks have run. Returns false if they have not by then. Tasks
+  // that are posted after begin_stop() may not run.
   [[nodiscard]] bool ends_by(std::chrono::steady_clock::time_point until);
   void stop();
 
@@ -53,9 +54,6 @@ class PacedThread {
   bool may_go_on();
   // The same for a task that can wait: also returns false if another task is queued.
   bool has_time();
-  // Waits until another task is queued, at most for so long: for a task that polls, and posts
-  // itself again.
-  void await_task(std::chrono::microseconds most);
 
  private:
   bool steps_run() const;
@@ -75,7 +73,8 @@ class PacedThread {
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   std::deque<Task> urgent_;
-  bool runs_ = false;           // a task, guarded by the mutex
+  bool runs_ = false;           // a task; guarded by the mutex
+  bool ended_ = false;          // no task runs any more; guarded by the mutex
   bool in_urgent_ = false;      // used by the thread only, as is what follows
   std::int64_t worked_ns_ = 0;  // processor time that rests account for
   std::int64_t owed_ns_ = 0;    // rest still to take

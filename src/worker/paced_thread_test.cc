@@ -51,17 +51,13 @@ TEST(PacedThread, RunsTasksInOrderAndUrgentOnesBetweenPieces) {
   EXPECT_EQ(order, "a123bc");
 }
 
-TEST(PacedThread, ATaskThatPollsEndsItsWaitForAnother) {
+TEST(PacedThread, ATaskIsRefusedOnceTheThreadHasEnded) {
   PacedThread thread(0.5);
-  std::promise<void> begun;
-  std::promise<void> end;
-  thread.post([&] {
-    begun.set_value();
-    thread.await_task(std::chrono::hours(1));
-  });
-  begun.get_future().wait();
-  thread.post([&] { end.set_value(); });
-  end.get_future().wait();
+  bool ran = false;
+  EXPECT_TRUE(thread.post([&] { ran = true; }));
+  thread.stop();
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(thread.post([&] { ADD_FAILURE() << "the thread has ended"; }));
 }
 
 TEST(PacedThread, ATaskThatCanWaitHasTimeWhileNoOtherWaits) {

@@ -112,6 +112,7 @@ struct GroupChange {
     Precision precision = Precision::kBf16;  // of the component
     Formation before;
     // The following are set for attention, whose KV moves.
+    cpu::Moment still = {};                        // from then on no earlier entry uses the KV
     std::vector<std::vector<BlockId>> live;        // by home, in order
     std::vector<std::unique_ptr<KvShare>> shares;  // by device
   };

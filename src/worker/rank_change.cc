@@ -4,7 +4,6 @@
 #include <chrono>
 #include <memory>
 #include <semaphore>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -15,7 +14,6 @@ namespace protean {
 namespace {
 
 constexpr std::chrono::seconds kLongestChunk(1);
-constexpr std::chrono::microseconds kLookAtChunks(100);
 
 }  // namespace
 
@@ -42,16 +40,17 @@ void Rank::avoid_late_writes(const GroupChange::Hold& hold) {
   }
   Status moved;
   std::binary_semaphore tried(0);
-  background_->post([&] {  // which may attach pages of the layer until then
+  const bool posted = background_->post([&] {  // which may attach pages of the layer until then
     moved = kv_->leave_addresses(hold.step.layer);
     tried.release();
   });
+  if (!posted) {
+    return;  // this device was given up as well
+  }
   tried.acquire();
   const auto until = std::chrono::steady_clock::now() + kLongestChunk;
-  while (!moved.ok() && in_chunk() && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(kLookAtChunks);
-  }
-  if (!moved.ok() && in_chunk()) {
+  const auto ends = [until](const auto& share) { return share->chunks_end_by(until); };
+  if (!moved.ok() && !std::all_of(hold.shares.begin(), hold.shares.end(), ends)) {
     log::warning("a device that hangs may still write to the KV of others: {}",
                  moved.error().message);
   }

@@ -118,8 +118,7 @@ void add_shares(GroupChange& change, const std::vector<KvStore*>& stores,
                     .live = hold.live,
                     .slot_bytes = stores[0]->layers()[0].block_stride_bytes,
                     .device = device,
-                    .has_failed = device == 1 ? has_failed : [] { return false; },
-                    .stands_still = [] { return true; }}));
+                    .has_failed = device == 1 ? has_failed : [] { return false; }}));
   }
 }
 

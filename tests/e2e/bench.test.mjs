@@ -7,7 +7,7 @@ import http from 'node:http';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { Server, skip, sleep } from './server.mjs';
+import { Server, skip, sleep, until } from './server.mjs';
 
 const root = resolve(import.meta.dirname ?? new URL('.', import.meta.url).pathname, '../..');
 const program = process.env.PROTEAN ?? join(root, 'build/protean');
@@ -15,7 +15,7 @@ const traces = join(process.env.PROTEAN_DATA ?? join(root, '../shared/data'), 't
 const scratch = mkdtempSync(join(tmpdir(), 'protean-bench-'));
 after(() => rmSync(scratch, { recursive: true, force: true }));
 
-const median = (numbers) => numbers.sort((a, b) => a - b)[Math.floor(numbers.length / 2)];
+const leastTenth = (numbers) => numbers.sort((a, b) => a - b)[Math.floor(numbers.length / 10)];
 const nowMs = () => Number(process.hrtime.bigint()) / 1e6;
 
 function start(...args) {
@@ -102,13 +102,15 @@ describe('bench serve against known delays', () => {
       // The client's and the server's times are on the same clock.
       const { writtenMs } = server.requests.get(`bench-${request.index}`);
       const sentMs = result.clock_start_ns / 1e6 + request.sent_s * 1000;
-      errors.ttft.push(Math.abs(request.ttft_ms - (writtenMs[0] - sentMs)));
+      const late = request.ttft_ms - (writtenMs[0] - sentMs);
+      assert.ok(late > -1, `a token came ${-late} ms before it was written`);
+      errors.ttft.push(late);
       errors.tpot.push(Math.abs(request.tpot_ms - (writtenMs.at(-1) - writtenMs[0]) / 29));
     }
-    const [ttft, tpot] = [median(errors.ttft), median(errors.tpot)];
-    console.log(`bench: median error of TTFT ${ttft.toFixed(2)} ms, of TPOT ${tpot.toFixed(3)} ms; ` +
+    // A busy machine delays most of them, a wrong measure is wrong for all; bench/loadtest_bench has tight limits.
+    const [ttft, tpot] = [leastTenth(errors.ttft), leastTenth(errors.tpot)];
+    console.log(`bench: a tenth is off by less than ${ttft.toFixed(2)} ms of TTFT, a tenth by ${tpot.toFixed(3)} ms of TPOT; ` +
       `own CPU ${(result.generator.cpu_share * 100).toFixed(1)} % of a core`);
-    // This server is JavaScript on a machine that may be busy; bench/loadtest_bench has tight limits.
     assert.ok(ttft < 15, `TTFT is ${ttft} ms off`);
     assert.ok(tpot < 1, `TPOT is ${tpot} ms off`);
   });
@@ -132,13 +134,14 @@ describe('bench serve against known delays', () => {
     server.requests.clear();
     const { child, ended } = start('serve', '--base-url', server.url, '--model', 'm', '--request-rate', '20',
       '--num-prompts', '1000', '--random-input-len', '20', '--json', file);
-    while (!server.requests.has('bench-60') && child.exitCode === null) await sleep(20);
+    const answered = () => [...server.requests.values()].filter(({ writtenMs }) => writtenMs.length === 30).length;
+    await until(() => server.requests.has('bench-60') && answered() > 20);
     child.kill('SIGINT');
     const { status, stdout } = await ended;
     assert.equal(status, 130);
     assert.match(stdout, /interrupted/);
     const result = JSON.parse(readFileSync(file, 'utf8'));
-    assert.ok(result.completed > 5 && result.completed < 200, `${result.completed}`);
+    assert.ok(result.completed > 5 && result.completed + result.interrupted < 1000, `${result.completed}`);
     assert.ok(result.interrupted > 0);
     assert.equal(result.failed, 0);
   });

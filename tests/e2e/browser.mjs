@@ -19,6 +19,7 @@ export async function openBrowser() {
 // and requests to other hosts.
 export async function openPage(browser, url, options = {}) {
   const context = await browser.newContext({ bypassCSP: false, ...options });
+  context.setDefaultTimeout(120_000);  // a busy machine takes its time
   const page = await context.newPage();
   page.troubles = [];
   page.on('pageerror', (error) => page.troubles.push(`error: ${error.message}`));

@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { writeRandomModel } from "./random_model.mjs";
+import { until } from "./server.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const protean = process.env.PROTEAN ?? join(root, "build/protean");
@@ -99,7 +100,7 @@ describe("protean chat and inspect", { skip }, () => {
     child.stdout.setEncoding("utf8").on("data", (text) => { shown += text; });
     const ended = new Promise((settle) => child.once("close", settle));
     const prompts = () => shown.split("> ").length - 1;
-    const after = async (count) => { while (prompts() < count) await new Promise((go) => setTimeout(go, 20)); };
+    const after = (count) => until(() => prompts() >= count, () => shown);
     await after(1);
     child.stdin.write("/system A\x7fBC\n");  // Backspace takes the A back
     await after(2);

@@ -1,7 +1,7 @@
 // What hardware that fails does to a server: one of its threads stands still, or memory is lost.
 import { spawn } from 'node:child_process';
 import { readdirSync, readFileSync, readlinkSync, truncateSync } from 'node:fs';
-import { sleep } from './server.mjs';
+import { until } from './server.mjs';
 
 // Attaches to a thread, which stops that one only, and lets it go on when its own input ends.
 const script = `
@@ -32,13 +32,11 @@ function cpuTicks(pid) {
 // Returns the device's thread that has computed most while the server has work.
 async function busiestThread(pid) {
   const before = cpuTicks(pid);
-  for (let i = 0; i < 500; ++i) {
-    await sleep(20);
+  return until(() => {
     const used = [...cpuTicks(pid)].map(([thread, ticks]) => [ticks - (before.get(thread) ?? 0), thread]);
     const [ticks, thread] = used.sort(([a], [b]) => b - a)[0] ?? [0];
-    if (ticks >= 5) return thread;
-  }
-  throw new Error('no device of the server computes');
+    return ticks >= 5 && thread;
+  });
 }
 
 async function hang(thread) {

@@ -1,6 +1,6 @@
 // A server whose form may change, and what it is asked about it.
 import assert from 'node:assert/strict';
-import { builtin, program, Server, sleep } from './server.mjs';
+import { builtin, program, Server, until } from './server.mjs';
 
 export const layers = 16;
 export const prompt = 'The old man looked out over the sea and';
@@ -24,24 +24,23 @@ export async function want(server, wish) {
 }
 
 // Until the form is the one that is wanted.
-export async function settled(server, patienceMs = 20_000) {
-  const until = Date.now() + patienceMs;
-  for (;;) {
-    const now = await form(server);
-    if (now.form.text === now.wanted.text || Date.now() > until) return now;
-    await sleep(10);
-  }
+export async function settled(server) {
+  let now;
+  await until(async () => {
+    now = await form(server);
+    return now.form.text === now.wanted.text;
+  }, () => JSON.stringify(now));
+  return now;
 }
 
 // Until all variants are packed that can be.
-export async function packed(server, patienceMs = 60_000) {
-  const until = Date.now() + patienceMs;
-  for (;;) {
-    const { packing } = await form(server);
-    if (packing !== null && (packing.done === packing.total || packing.failure !== null)) return packing;
-    assert.ok(Date.now() < until, JSON.stringify(packing));
-    await sleep(20);
-  }
+export async function packed(server) {
+  let packing;
+  await until(async () => {
+    ({ packing } = await form(server));
+    return packing !== null && (packing.done === packing.total || packing.failure !== null);
+  }, () => JSON.stringify(packing));
+  return packing;
 }
 
 export async function complete(server, fields = {}, signal = undefined) {

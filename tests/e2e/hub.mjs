@@ -83,7 +83,7 @@ export class Hub {
   // A cache of its own and the variables that lead a client here.
   environment(home = mkdtempSync(join(this.folder, 'home-'))) {
     return { PATH: process.env.PATH, HOME: home, HF_HOME: home, HF_ENDPOINT: this.url,
-      SSL_CERT_FILE: join(this.folder, 'cert.pem'), HF_HUB_DOWNLOAD_TIMEOUT: '2' };
+      SSL_CERT_FILE: join(this.folder, 'cert.pem'), HF_HUB_DOWNLOAD_TIMEOUT: '120' };  // this hub may be slow
   }
 
   note(request, where) {

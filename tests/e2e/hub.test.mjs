@@ -6,9 +6,8 @@ import { existsSync, lstatSync, mkdirSync, readFileSync, readdirSync, readlinkSy
   writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { setTimeout } from 'node:timers/promises';
 import { bigFile, commitOf, file, Hub, Proxy } from './hub.mjs';
-import { builtin, program, random, Server } from './server.mjs';
+import { builtin, program, random, Server, sleep } from './server.mjs';
 
 const first = commitOf('first');
 const second = commitOf('second');
@@ -41,9 +40,9 @@ const repos = () => ({
 });
 
 // Runs the program; its exit, or its death by `kill`, which is given each piece of its standard error.
-function run(args, { env = hub.environment(), watch } = {}) {
+function run(args, { env = hub.environment(), cwd, watch } = {}) {
   return new Promise((settle) => {
-    const child = spawn(program, args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawn(program, args, { env, cwd, stdio: ['ignore', 'pipe', 'pipe'] });
     let stdout = '';
     let stderr = '';
     child.stdout.setEncoding('utf8').on('data', (text) => { stdout += text; });
@@ -102,11 +101,7 @@ describe('models by name', () => {
   const withFault = async (fault, act) => {
     hub.fault = fault;
     hub.requests = [];
-    try {
-      return await act();
-    } finally {
-      hub.fault = undefined;
-    }
+    return act().finally(() => { hub.fault = undefined; });
   };
 
   it('pulls what is needed, in the layout of huggingface_hub', async () => {
@@ -156,24 +151,32 @@ describe('models by name', () => {
     mkdirSync(folder);
     symlinkSync(builtin, join(folder, 'tiny'));
     hub.requests = [];
-    const child = await new Promise((settle) => {
-      const inspect = spawn(program, ['inspect', 'acme/tiny'], { env, cwd: env.HOME });
-      let stdout = '';
-      inspect.stdout.on('data', (text) => { stdout += text; });
-      inspect.on('close', (status) => settle({ status, stdout }));
-    });
-    assert.equal(child.status, 0);
-    assert.match(child.stdout, /^model +tiny$/m);
+    const { status, stdout, stderr } = await run(['inspect', 'acme/tiny'], { env, cwd: env.HOME });
+    assert.equal(status, 0, stderr);
+    assert.match(stdout, /^model +tiny$/m);
     assert.equal(hub.requests.length, 0);
   });
 
-  it('goes on after ten kills at random bytes, and ends with the right sums', async () => {
+  it('goes on after ten kills at random bytes where the files end, and ends with the right sums', async () => {
     const env = hub.environment();
     const draw = random(20);
     const files = sharded();
-    const sent = () => hub.requests.filter(({ where }) => where === 'storage').length;
-    hub.requests = [];
-    let killed = 0;
+    const blobs = join(cacheOf(env, 'acme/large'), 'blobs');
+    let [killed, wentOn] = [0, 0];
+    // Pulls. The first request for each file must ask for what its draft lacks.
+    const pullOn = async (watch) => {
+      const drafts = existsSync(blobs) ? readdirSync(blobs).filter((name) => name.endsWith('.incomplete')) : [];
+      const sizes = new Map(drafts.map((name) => [name.replace('.incomplete', ''), statSync(join(blobs, name)).size]));
+      hub.requests = [];
+      const result = await pull('acme/large', { env, watch });
+      for (const { digest } of Object.values(files)) {
+        const asked = hub.requests.find(({ where, url }) => where === 'storage' && url.startsWith(`/${digest}?`));
+        const size = sizes.get(digest) ?? 0;
+        if (asked) assert.equal(asked.range, size > 0 ? `bytes=${size}-` : undefined);
+        wentOn += asked?.range ? 1 : 0;
+      }
+      return result;
+    };
     for (let round = 0; round < 10; ++round) {
       // Kills the process once that many bytes of this round have left the storage.
       const mark = 1 + draw(Math.floor(bytes / 12));
@@ -188,17 +191,15 @@ describe('models by name', () => {
         } });
         return true;
       };
-      const { signal } = await pull('acme/large', { env, watch: (started) => { child = started; } });
+      const { signal } = await pullOn((started) => { child = started; });
       killed += signal === 'SIGKILL' ? 1 : 0;
     }
     hub.fault = undefined;
     assert.ok(killed >= 8, `${killed} kills`);
-    const before = sent();
-    const { status, stderr } = await pull('acme/large', { env });
+    const { status, stderr } = await pullOn();
     assert.equal(status, 0, stderr);
     checkCache(env, 'acme/large', files);
-    const ranges = hub.requests.filter(({ range }) => range !== undefined);
-    assert.ok(ranges.length >= 8, `${ranges.length} of ${before} requests went on`);
+    assert.ok(wentOn > 0, 'a file had begun at one of the kills');
   });
 
   it('keeps what came at Ctrl-C, and goes on from there', async () => {
@@ -209,7 +210,7 @@ describe('models by name', () => {
     hub.fault = async (request, response, what) => {
       if (!what.storage) return false;
       await hub.send(request, response, what.file, {}, { upTo: Math.min(what.file.size, 3_000_000) - 1 });
-      while (!drafts().some((draft) => statSync(draft).size > 0)) await setTimeout(10);  // sent is not yet written
+      while (!drafts().some((draft) => statSync(draft).size > 0)) await sleep(10);  // sent is not yet written
       child.kill('SIGINT');
       return true;
     };
@@ -225,7 +226,7 @@ describe('models by name', () => {
   });
 
   it('goes on when connections break, answers are slow, and the hub is busy', async () => {
-    const env = hub.environment();
+    const env = { ...hub.environment(), HF_HUB_DOWNLOAD_TIMEOUT: '2' };
     const seen = new Map();
     const fault = async (request, response, what) => {
       const key = what.path ?? 'listing';
@@ -242,8 +243,7 @@ describe('models by name', () => {
       else response.writeHead(206, { 'Content-Range': `bytes 0-1/2` }).flushHeaders();  // and then silence
       return true;
     };
-    const one = { [shard(3)]: sharded()[shard(3)] };
-    hub.repos['acme/breaks'] = repo({ ...model(), 'model.safetensors': one[shard(3)] });
+    hub.repos['acme/breaks'] = repo({ ...model(), 'model.safetensors': sharded()[shard(3)] });
     const { status, stderr } = await withFault(fault, () => pull('acme/breaks', { env }));
     assert.equal(status, 0, stderr);
     assert.match(stderr, /busy.*trying again in/);
@@ -268,12 +268,9 @@ describe('models by name', () => {
       const result = await withFault(fault, () => pull('acme/tiny', { env }));
       assert.equal(result.status, outcome, result.stderr);
       assert.match(result.stderr, /model\.safetensors: its SHA-256 is [0-9a-f]{64}, but the hub states [0-9a-f]{64}; it is fetched again/);
-      if (outcome === 0) {
-        checkCache(env, 'acme/tiny', files);
-      } else {
-        assert.match(complaint(result), /^protean: model\.safetensors of acme\/tiny came wrong twice: its SHA-256 is /);
-        assert.ok(!existsSync(join(cacheOf(env, 'acme/tiny'), 'blobs', files['model.safetensors'].digest)));
-      }
+      if (outcome === 0) checkCache(env, 'acme/tiny', files);
+      else assert.match(complaint(result), /^protean: model\.safetensors of acme\/tiny came wrong twice: its SHA-256 is /);
+      assert.equal(existsSync(join(cacheOf(env, 'acme/tiny'), 'blobs', files['model.safetensors'].digest)), outcome === 0);
     }
   });
 
@@ -314,8 +311,7 @@ describe('models by name', () => {
     const results = await Promise.all([1, 2, 3].map(() => pull('acme/large', { env })));
     for (const { status, stderr } of results) assert.equal(status, 0, stderr);
     checkCache(env, 'acme/large', sharded());
-    // Each large file was sent once.
-    assert.equal(hub.requests.filter(({ where }) => where === 'storage').length, 3);
+    assert.equal(hub.requests.filter(({ where }) => where === 'storage').length, 3, 'each large file was sent once');
   });
 
   it('fetches files of one commit even if the branch moves meanwhile, and only what is new later', async () => {

@@ -2,7 +2,7 @@
 // a model comes to be served for another intent while it answers.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -26,7 +26,7 @@ describe('protean serve --intent', () => {
       await server.logged(/listening/);
       assert.match(server.log, /intent min-memory: 1 of 2 devices, TP 1 x PP 1, w4(a8)?, KV int8/);
       assert.ok(names.some((name) => server.log.includes(name)), `${names} in ${server.log}`);
-      for (let i = 0; i < 200 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
       const answer = await fetch(`${server.url}/v1/completions`, {
         method: 'POST', headers: { 'content-type': 'application/json' },
         body: JSON.stringify({ prompt: 'The', max_tokens: 4 }),
@@ -51,7 +51,7 @@ describe('protean serve --intent', () => {
     try {
       await server.logged(/operators' port: (\S+)/);
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-      for (let i = 0; i < 600 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
       const served = await (await fetch(`${admin}/admin/intent/plan`)).json();
       for (const field of ['batch', 'prompt_tokens', 'output_tokens', 'cost_formula', 'placement']) assert.equal(served[field], planned[field], field);
       const alone = planned.configurations.find(({ name }) => name === served.choice.name);
@@ -73,7 +73,7 @@ describe('protean serve --intent', () => {
   ]) {
     it(`refuses ${flags.join(' ')}`, () => {
       const { status, stderr } = spawnSync(program, ['serve', builtin, '--port', '0', ...cache(), ...flags],
-        { encoding: 'utf8', timeout: 60_000 });
+        { encoding: 'utf8', timeout: 240_000 });
       assert.notEqual(status, 0);
       assert.match(stderr, words);
     });
@@ -93,7 +93,7 @@ describe('PUT /admin/intent', () => {
   const want = async (intent) => json(await fetch(`${admin}/admin/intent`, { method: 'PUT', body: JSON.stringify({ intent }) }));
   const shown = async () => json(await fetch(`${admin}/admin/intent?model=story`));
   const ended = async () => {
-    for (let i = 0; i < 2000; ++i) {
+    for (let i = 0; i < 6000; ++i) {
       const { change } = await shown();
       if (change.state === 'done' || change.state === 'failed') return change;
       await sleep(50);
@@ -119,9 +119,9 @@ describe('PUT /admin/intent', () => {
     const clients = [0, 1, 2].map(async () => {
       for (; busy;) texts.push(await text());
     });
-    const begun = await want('min-memory');
+    const [begun, refused] = (await Promise.all([want('min-memory'), want('min-memory')])).sort((a, b) => a.status - b.status);
     assert.deepEqual([begun.status, begun.model, begun.change.intent, begun.change.state], [202, 'story', 'min-memory', 'planning']);
-    assert.equal((await want('min-cost')).status, 409, 'one change at a time');
+    assert.equal(refused.status, 409, 'one change at a time');
     const change = await ended();
     assert.equal(change.state, 'done', JSON.stringify(change));
     assert.ok(change.batch >= 1 && change.prompt_tokens >= 2 && change.output_tokens >= 1, 'the load of the model so far');
@@ -160,15 +160,18 @@ describe('PUT /admin/intent', () => {
     assert.deepEqual(await profile('GET'), { status: 200, model: 'story', state: null });
     const known = await text();
     assert.deepEqual([(await profile('POST')).status, (await profile('POST')).status], [202, 409]);
+    let now;
+    let meanwhile = 0;
     for (let i = 0; i < 10; ++i) {
       assert.equal(await text(), known);
+      now = await profile('GET');
+      meanwhile += /waiting|profiling/.test(now.state) ? 1 : 0;
       await sleep(50);
     }
-    let now = await profile('GET');
-    assert.match(now.state, /waiting|profiling/, 'it answers meanwhile');
+    assert.ok(meanwhile > 0, 'it answers meanwhile');
     // An instrumented build takes minutes for all steps.
     const enough = () => ['done', 'failed'].includes(now.state) || (process.env.LOAD_MEMORY === 'any' && now.steps >= 3);
-    for (let i = 0; i < 2000 && !enough(); ++i) {
+    for (let i = 0; i < 6000 && !enough(); ++i) {
       await sleep(50);
       now = await profile('GET');
     }
@@ -182,6 +185,96 @@ describe('PUT /admin/intent', () => {
     assert.match((await want('min-latancy')).error.message, /did you mean min-latency\?/);
     assert.match((await want(3)).error.message, /send {"intent": "min-latency"}/);
     assert.equal((await json(await fetch(`${admin}/admin/intent?model=other`))).status, 404);
+  });
+});
+
+// Makes layers at bf16 the fastest of a kept fingerprint, and KV at int8 faster than at bf16, so that every machine
+// chooses the same configurations. The costs serve for forms that change too, which are then not measured.
+const EDIT = `
+import json, sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+threads, precisions, text = database.execute("SELECT threads, precisions, cost FROM step_cost WHERE small_pages = 0 AND kv = 'bf16' "
+                                             "ORDER BY length(precisions) DESC LIMIT 1").fetchone()
+cost = json.loads(text)
+for name, of in cost["layers"].items():
+    if name != "bf16":
+        of.update({field: of[field] * 100 for field in ("step_us", "token_us")})
+def keep(kv):
+    which = [kv, threads, precisions]
+    database.execute("UPDATE step_cost SET cost = ? WHERE small_pages = 0 AND kv = ? AND threads = ? AND precisions = ?", [json.dumps(cost), *which])
+    database.execute("INSERT OR REPLACE INTO step_cost SELECT model, cpu, threads, kv, 1, version, format, origin, precisions, cost, saved "
+                     "FROM step_cost WHERE small_pages = 0 AND kv = ? AND threads = ? AND precisions = ?", which)
+keep("bf16")
+cost["step"]["fixed_us"] = 0
+for of in cost["layers"].values():
+    of["step_us"] /= 2
+keep("int8")
+database.commit()`;
+
+describe('PUT /admin/intent in place', () => {
+  it('changes the weights of the engine that serves, and back, without a second copy', async () => {
+    const folder = join(scratch, 'edited');
+    const planned = spawnSync(program, ['plan', builtin, ...cache(), '--devices', '2', '--json'], { encoding: 'utf8' });
+    assert.equal(planned.status, 0, planned.stderr);
+    cpSync(join(scratch, 'cache'), folder, { recursive: true });
+    const edited = spawnSync('python3', ['-c', EDIT, join(folder, 'profiles.sqlite')], { encoding: 'utf8' });
+    assert.equal(edited.status, 0, edited.stderr);
+    const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, '--variant-cache', folder, '--admin-port', '0',
+      '--devices', '2', '--intent', 'min-device-hours', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+      for (let i = 0; i < 600 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      assert.match(server.log, /intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
+      const model = async () => {
+        const { models } = await (await fetch(`${admin}/admin/models`)).json();
+        assert.equal(models.length, 1);
+        return models[0];
+      };
+      const loaded = await model();
+      assert.match(loaded.form, /layers bf16:16/);
+      const mixed = [];
+      let busy = true;
+      const clients = [0, 1, 2].map(async () => {
+        while (busy) {
+          const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST',
+            body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 64, temperature: 0, ignore_eos: true }) });
+          const { usage, choices } = await answer.json();
+          assert.deepEqual([answer.status, usage?.completion_tokens, choices?.[0].finish_reason], [200, 64, 'length']);
+          if (Object.keys(usage.output_tokens_by_precision).length > 1) mixed.push(usage);
+        }
+      });
+      const changed = async (intent) => {
+        const body = JSON.stringify({ intent, batch: 1, prompt_tokens: 16, output_tokens: 64 });
+        assert.equal((await fetch(`${admin}/admin/intent`, { method: 'PUT', body })).status, 202);
+        let change;
+        for (let i = 0; i < 2000 && !['done', 'failed'].includes(change?.state); ++i) {
+          await sleep(20);
+          ({ change } = await (await fetch(`${admin}/admin/intent`)).json());
+        }
+        assert.deepEqual([change.state, change.way], ['done', 'in place'], `${JSON.stringify(change)} ${server.log}`);
+        for (let i = 0; i < 500 && mixed.length === 0; ++i) await sleep(20);
+        assert.ok(mixed.splice(0).length > 0, 'answers go on in the engine that changes');
+        return change;
+      };
+      assert.match((await changed('min-memory')).configuration, /^TP 1 x PP 1, w4(a8)?, KV int8$/);
+      let now = await model();
+      for (let i = 0; i < 100 && now.device_bytes >= loaded.device_bytes; ++i) {
+        await sleep(20);
+        now = await model();
+      }
+      assert.ok(now.device_bytes < loaded.device_bytes, 'it gives memory back');
+      assert.match(now.form, /layers w4(a8)?:16/);
+      assert.equal(now.intent, 'min-memory');
+      assert.equal((await changed('min-device-hours')).configuration, 'TP 1 x PP 1, bf16, KV int8');
+      now = await model();
+      assert.deepEqual([now.form, now.device_bytes, now.intent], [loaded.form, loaded.device_bytes, 'min-device-hours']);
+      busy = false;
+      await Promise.all(clients);
+      assert.doesNotMatch(server.log, /is removed/, 'there was one copy at all times');
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
   });
 });
 
@@ -199,7 +292,7 @@ describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CP
     try {
       await server.logged(/operators' port: (\S+)/);
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-      for (let i = 0; i < 600 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
+      for (let i = 0; i < 2400 && (await fetch(`${server.url}/health`)).status !== 200; ++i) await sleep(50);
       const bound = () => [...server.log.matchAll(/device 0: 1 thread on CPU (\d+), pinned/g)].map(([, cpu]) => cpu);
       assert.equal(bound().length, 2, server.log);
       assert.equal(bound()[0], bound()[1], 'a device of two is enough while the load is low');
@@ -218,7 +311,7 @@ describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CP
         for (; busy;) texts[model].add(await text(names[model]));
       });
       let moved;
-      for (let i = 0; i < 1500 && moved?.change.state !== 'done'; ++i) {
+      for (let i = 0; i < 6000 && moved?.change.state !== 'done'; ++i) {
         await sleep(50);
         const { models } = await (await fetch(`${admin}/admin/models`)).json();
         const name = models.find(({ moves }) => moves > 0)?.model;

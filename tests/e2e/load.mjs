@@ -8,9 +8,9 @@
 import assert from 'node:assert/strict';
 import http from 'node:http';
 import net from 'node:net';
-import { isIdle, random, Server, sleep } from './server.mjs';
+import { isIdle, random, Server, sleep, until } from './server.mjs';
 
-const stall = 30_000; // a stream this long without a byte is a failure
+const stall = 120_000; // a stream this long without a byte is a failure
 
 // One streamed completion, read to its end or left after `leaveAfter` chunks.
 function stream(url, agent, body, leaveAfter) {
@@ -79,23 +79,23 @@ export async function load({ seconds, streams, seed, flags = [] }) {
   const server = await Server.start('--max-num-seqs', '48', '--kv-cache-memory', '1MiB', ...flags);
   const count = { finished: 0, left: 0, mischief: 0 };
   const agent = new http.Agent({ keepAlive: true, maxSockets: streams });
-  const drive = async (until, below) => {
-    while (Date.now() < until) {
+  const drive = async (end, below) => {
+    while (Date.now() < end) {
       const leaveAfter = below(3) === 0 ? below(20) : Infinity;
       ++count[await stream(server.url, agent, someRequest(below), leaveAfter)];
     }
   };
-  const disturb = async (until, below) => {
-    while (Date.now() < until) {
+  const disturb = async (end, below) => {
+    while (Date.now() < end) {
       await mischief(server.url, below);
       ++count.mischief;
     }
   };
   const run = (ms, first) => {
-    const until = Date.now() + ms;
+    const end = Date.now() + ms;
     return Promise.all([
-      ...Array.from({ length: streams }, (_, i) => drive(until, random(first + i))),
-      ...Array.from({ length: streams / 16 }, (_, i) => disturb(until, random(first + streams + i))),
+      ...Array.from({ length: streams }, (_, i) => drive(end, random(first + i))),
+      ...Array.from({ length: streams / 16 }, (_, i) => disturb(end, random(first + streams + i))),
     ]);
   };
   const files = server.openFiles();
@@ -114,8 +114,7 @@ export async function load({ seconds, streams, seed, flags = [] }) {
     assert.ok(isIdle(metrics), `not idle:\n${[...metrics].filter(([n]) => /num_requests|kv_blocks/.test(n)).join('\n')}`);
     assert.ok(count.finished > streams && count.left > 0, 'too little happened to mean anything');
     agent.destroy();
-    for (let i = 0; i < 250 && server.openFiles() > files + 2; ++i) await sleep(20);
-    assert.ok(server.openFiles() <= files + 2, `${server.openFiles()} files are open, ${files} were`);
+    await until(() => server.openFiles() <= files + 2, () => `${server.openFiles()} files are open, ${files} were`);
     // What the dashboards can show of the last hour grows to 8 MiB. Sanitizers keep what was freed: LOAD_MEMORY=any is for them.
     const shown = Math.min(8, seconds / 30) * 2 ** 20;
     const flat = end < warm * 1.1 + 2 ** 22 + shown || process.env.LOAD_MEMORY === 'any';

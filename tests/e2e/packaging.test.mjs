@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { program, root, Server, skip, sleep } from './server.mjs';
+import { program, root, Server, skip, until } from './server.mjs';
 
 const packaging = join(root, 'packaging');
 const run = (command, ...args) => {
@@ -17,12 +17,12 @@ const run = (command, ...args) => {
 it('every metric that the dashboard asks for exists', { skip }, async () => {
   const dashboard = JSON.parse(readFileSync(join(packaging, 'grafana-dashboard.json'), 'utf8'));
   const server = await Server.start('--admin-port', '0');  // with a form that may change
-  let metrics = new Map();
-  for (let i = 0; i < 50 && !metrics.has('protean:generation_tokens_by_precision_total'); ++i) {  // told once a second
+  let metrics;
+  await until(async () => {  // it is told once a second
     await (await fetch(`${server.url}/v1/completions`, { method: 'POST', body: '{"prompt": "Once", "max_tokens": 3}' })).text();
     metrics = await server.metrics();
-    await sleep(50);
-  }
+    return metrics.has('protean:generation_tokens_by_precision_total');
+  });
   assert.equal(await server.stop(), 0);
   const asked = dashboard.panels.flatMap((panel) => panel.targets.map((target) => target.expr));
   assert.ok(asked.length > 20);
@@ -39,7 +39,7 @@ async function notifySocket(path) {
     'import socket,sys\ns=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM);s.bind(sys.argv[1])\nprint("bound")\nwhile True: print(s.recv(4096).decode())', path]);
   const socket = { text: '', close: () => reader.kill() };
   reader.stdout.setEncoding('utf8').on('data', (text) => { socket.text += text; });
-  for (let i = 0; i < 250 && !socket.text.includes('bound'); ++i) await sleep(20);
+  await until(() => socket.text.includes('bound'));
   return socket;
 }
 
@@ -72,9 +72,9 @@ describe('the Debian package', { skip: skip || (spawnSync('dpkg-deb', ['--versio
       env: { NOTIFY_SOCKET: join(folder, 'notify'), WATCHDOG_USEC: '200000', PROTEAN_CONFIG: join(tree, 'etc/protean/protean.toml') },
     });
     assert.equal((await fetch(`${server.url}/health`)).status, 200);
-    for (let i = 0; i < 250 && !(socket.text.split('WATCHDOG=1').length > 3); ++i) await sleep(20);
+    await until(() => socket.text.split('WATCHDOG=1').length > 3, () => socket.text);
     assert.equal(await server.stop(), 0);
-    for (let i = 0; i < 100 && !socket.text.includes('STOPPING=1'); ++i) await sleep(20);
+    await until(() => socket.text.includes('STOPPING=1'), () => socket.text);
     socket.close();
     assert.match(socket.text, /READY=1\nSTATUS=serving/);
     assert.match(socket.text, /WATCHDOG=1\n(.*\n)*WATCHDOG=1/);

@@ -32,7 +32,7 @@ describe('variants that are not packed yet', () => {
       assert.equal((await form(server)).packing.done, 0);
       const began = Date.now();
       assert.equal(await server.stop(), 0, server.log);
-      assert.ok(Date.now() - began < 10_000);
+      assert.ok(Date.now() - began < 60_000, 'it does not wait for the other process');
       server = await start();
       other.kill();
       assert.equal((await packed(server)).total, packing.total);

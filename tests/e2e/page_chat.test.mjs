@@ -5,7 +5,7 @@ import { request as httpRequest } from 'node:http';
 import { gunzipSync } from 'node:zlib';
 import { after, before, describe, it } from 'node:test';
 import { accessibilityTroubles, openBrowser, openPage, startProxy } from './browser.mjs';
-import { Server, sleep } from './server.mjs';
+import { ownPort, Server } from './server.mjs';
 
 // A server's events that say `text` in pieces.
 function answerEvents(text) {
@@ -84,16 +84,19 @@ describe('the chat page', () => {
     const page = await openPage(browser, server.url);
     await page.getByLabel('Settings', { exact: true }).click();
     await page.getByLabel('Stop at').fill('nothing that is ever said');
-    // Others make the answer slow enough to be stopped.
+    // The answer does not end by itself, and others make it slow enough to be stopped.
+    await page.route('**/v1/chat/completions', (route) => route.continue({
+      postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true, max_completion_tokens: 900 }) }));
     const others = new AbortController();
     const streams = Promise.allSettled(Array.from({ length: 24 }, async () => (await fetch(`${server.url}/v1/completions`, { method: 'POST', signal: others.signal,
-      body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 400, ignore_eos: true, stream: true }) })).text()));
+      body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 900, ignore_eos: true, stream: true }) })).text()));
     await ask(page, 'Write a long story about a ship.');
     await page.locator('.prose').waitFor();
     await page.getByRole('button', { name: 'Stop', exact: true }).click();
     await ended(page);
     others.abort();
     await streams;
+    await page.unroute('**/v1/chat/completions');
     assert.match(await page.locator('.facts').innerText(), /stopped/);
     const idle = await server.idleMetrics();
     assert.equal(idle.get('vllm:num_requests_running'), 0, 'the server stopped too');
@@ -213,7 +216,8 @@ describe('the chat page', () => {
   });
 
   it('asks for a key, and waits for a server that starts again', async () => {
-    const guarded = await Server.startBuiltin('--api-key', 'open-sesame');
+    const port = ownPort();
+    const guarded = await Server.startBuiltin('--api-key', 'open-sesame', '--port', port);
     const page = await openPage(browser, guarded.url);
     await page.getByRole('heading', { name: 'This server asks for a key' }).waitFor();
     assert.deepEqual(await accessibilityTroubles(page), []);
@@ -223,7 +227,6 @@ describe('the chat page', () => {
     await page.getByLabel('Key', { exact: true }).fill('open-sesame');
     await page.getByRole('button', { name: 'Use this key' }).click();
     await page.getByText('Ask builtin something').waitFor();
-    const { port } = new URL(guarded.url);
     assert.equal(await guarded.stop(), 0);
     await ask(page, 'Are you there?');
     await page.getByText('The server does not answer').first().waitFor();
@@ -232,7 +235,6 @@ describe('the chat page', () => {
     await page.locator('.facts').waitFor();
     assert.deepEqual(page.troubles, []);
     await page.context().close();
-    await sleep(0);
     assert.equal(await next.stop(), 0);
   });
 });

@@ -109,11 +109,11 @@ describe('protean profile --steps', () => {
     const flags = ['--threads', '1', '--variant-cache', join(scratch, 'served')];
     for (const log of [/fingerprint made in .* s: bf16: .* ms a token/, /costs of steps are known from an earlier fingerprint/]) {
       const server = await Server.startWith({ path: model }, ...flags);
-      assert.match(server.log, log);
+      await server.logged(log);
       await server.stop();
     }
     const other = await Server.startWith({ path: model }, ...flags, '--dtype', 'w8');
-    assert.match(other.log, /fingerprint made/, 'another precision is not known yet');
+    await other.logged(/fingerprint made/);  // another precision is not known yet
     await other.stop();
   });
 

@@ -17,6 +17,9 @@ export const builtin = resolve(root, 'models/builtin');
 // Why there is nothing to test here, or false.
 export const skip = existsSync(model) ? false : `needs ${model}; set PROTEAN_DATA to the test data folder`;
 
+// True if the program has sanitizers: it is slow, and its memory grows. Tests then leave out what finds nothing more about memory.
+export const instrumented = process.env.LOAD_MEMORY === 'any';
+
 // A small generator of our own, so that clients can repeat themselves.
 export function random(seed) {
   let state = seed >>> 0;
@@ -25,6 +28,9 @@ export function random(seed) {
     return Math.floor((state / 2 ** 32) * below);
   };
 }
+
+// A port below those that the system gives to clients, for a server that starts again on the port it had.
+export const ownPort = () => String(20_000 + (process.pid % 10_000));
 
 export class Server {
   static async start(...flags) {
@@ -61,7 +67,7 @@ export class Server {
 
   // Until its log holds something.
   async logged(pattern) {
-    for (let i = 0; i < 500 && !pattern.test(this.log); ++i) await sleep(20);
+    await until(() => pattern.test(this.log), () => this.log);
   }
 
   // SIGTERM; its exit code once it has drained.
@@ -77,11 +83,10 @@ export class Server {
   }
 
   // Polls until nothing runs, waits or holds KV; the metrics at that time, or the last ones seen.
-  async idleMetrics(patienceMs = 10_000) {
-    const until = Date.now() + patienceMs;
-    for (;;) {
+  async idleMetrics() {
+    for (const end = Date.now() + patienceMs; ;) {
       const now = await this.metrics();
-      if (isIdle(now) || Date.now() > until) return now;
+      if (isIdle(now) || Date.now() > end) return now;
       await sleep(20);
     }
   }
@@ -102,6 +107,19 @@ export class Server {
 }
 
 export const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
+
+// How long tests wait for what must come: far longer than it takes an instrumented server on a machine that has more to do.
+const patienceMs = 120_000;
+
+// Waits until `done` returns what counts as true, and returns that. Fails with what `seen` says if it never does.
+export async function until(done, seen = () => '') {
+  for (const end = Date.now() + patienceMs; ;) {
+    const result = await done();
+    if (result) return result;
+    if (Date.now() > end) throw new Error(`it never came to this: ${done}\n${await seen()}`);
+    await sleep(20);
+  }
+}
 
 export function isIdle(metrics) {
   return ['vllm:num_requests_running', 'vllm:num_requests_waiting', 'protean:kv_blocks_used'].every(

@@ -2,7 +2,7 @@
 """Compiles every header and every source alone: alone.py
 
 A build compiles the files of a module together, so a file may use a name that only its neighbour includes. This reads each
-source by itself, and each header that no source of the same name includes first. Nothing is generated.
+source by itself that a build does not, and each header that no source of the same name includes first. Nothing is generated.
 
 Headers take most of the time. Files that reach the same ones share a precompiled header of exactly those, in two levels: large
 third-party headers, and on top of them what else a group of files has in common. The source of a header proves that the header
@@ -122,13 +122,19 @@ def shared(paths):
     return [(headers if saved(headers, len(files)) else frozenset(), files) for headers, files in groups.values()]
 
 
+def built_alone(path):
+    """True for a source that the builds of .ci/run compile by itself: a fuzzer, a benchmark, or one that Highway reads again."""
+    return path.suffix == ".cc" and (path.name.endswith("_fuzz.cc") or ROOT / "bench" in path.parents or
+                                     "hwy/foreach_target.h" in includes(path)[1])
+
+
 def files_to_read():
     files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))
              if path.suffix in (".h", ".cc") and "build" not in path.parts]
     # Highway reads a -inl.h once for each instruction set, inside its own macros; it cannot be compiled alone.
     files = [path for path in files if not path.name.endswith("-inl.h")]
     first = {proved(path) for path in files if path.suffix == ".cc"}
-    return [path for path in files if path.suffix == ".cc" or path not in first]
+    return [path for path in files if (path.suffix == ".cc" or path not in first) and not built_alone(path)]
 
 
 def clang(*arguments):

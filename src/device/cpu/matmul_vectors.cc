@@ -81,10 +81,40 @@ HWY_INLINE void multiply_step(const typename Math::X* x, const std::byte* const*
   }
 }
 
+#if HWY_TARGET == HWY_AVX3
+// Multiplies the next four inputs with the two weights of each output that 2:4 keeps.
+template <int R, int V, int four>
+HWY_INLINE void multiply_kept(const std::uint32_t* x, const std::byte* const* lines,
+                              Vec (&tile)[R][V]) {
+  HWY_UNROLL(16)
+  for (int v = 0; v < V; ++v) {
+    const WordVec positions = load_words(lines[v]);
+    const WordVec weights = TwoOfFourLines::pair<four>(lines[v]);
+    HWY_UNROLL(16)
+    for (int r = 0; r < R; ++r) {
+      const std::uint32_t* const pairs = x + 2 * four * R + r;
+      add_bf16_pairs(tile[r][v], kept_inputs<four>(positions, pairs[0], pairs[R]), weights);
+    }
+  }
+}
+
+template <int R, int V, int... four>
+HWY_INLINE void multiply_all_kept(const std::uint32_t* x, const std::byte* const* lines,
+                                  Vec (&tile)[R][V],
+                                  std::integer_sequence<int, four...> /*fours of a line*/) {
+  (multiply_kept<R, V, four>(x, lines, tile), ...);
+}
+#endif
+
 template <class Math, int R, int V, class Lines, int... j>
 HWY_INLINE void multiply_steps(const typename Math::X* x, const std::byte* const* lines,
                                Vec (&tile)[R][V],
                                std::integer_sequence<int, j...> /*steps of a line*/) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<Math, Pairs> && std::is_same_v<Lines, TwoOfFourLines>) {
+    return multiply_all_kept(x, lines, tile, std::make_integer_sequence<int, Lines::kInputs / 4>());
+  }
+#endif
   const auto table = Math::template table<Lines>();
   (multiply_step<Math, R, V, Lines, Math::in_turn(j)>(x, lines, table, tile), ...);
 }

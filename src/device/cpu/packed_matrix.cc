@@ -122,10 +122,10 @@ void read_two_of_four_row(const PackedMatrix& matrix, std::int64_t row, float* o
   for (std::int64_t first = 0; first < matrix.inputs; first += 4) {
     const std::int64_t four = first % kBlock / 4;
     const std::byte* const words = panel + first / kBlock * kFoursBytes + output * 4;
-    const std::uint32_t positions = load_word(words) >> (4 * four);
+    const std::uint32_t positions = load_word(words) >> (2 * four);
     const std::uint32_t pair = load_word(words + (1 + four) * kLineBytes);
     for (int kept = 0; kept < 2; ++kept) {
-      const std::int64_t input = first + (positions >> (2 * kept) & 3);
+      const std::int64_t input = first + (positions >> (16 * kept) & 3);
       if (input < matrix.inputs) {
         out[input] = float_from(static_cast<std::uint16_t>(pair >> (16 * kept)));
       }
@@ -133,7 +133,7 @@ void read_two_of_four_row(const PackedMatrix& matrix, std::int64_t row, float* o
   }
 }
 
-// Two of four bf16 and their places, the earlier one first.
+// Two of four bf16 and their places, in the halves of words.
 struct KeptPair {
   std::uint32_t positions = 0;
   std::uint32_t pair = 0;
@@ -143,9 +143,12 @@ KeptPair keep_two(const float* four, std::int64_t count) {
   int order[4] = {0, 1, 2, 3};
   const auto size = [&](int i) { return i < count ? std::abs(four[i]) : -1.0f; };
   std::stable_sort(order, order + 4, [&](int a, int b) { return size(a) > size(b); });
-  const auto [first, second] = std::minmax(order[0], order[1]);
+  // Dense weights add inputs 1, 0, 3, 2 in this order.
+  const auto turn = [](int i) { return i ^ 1; };
+  const auto [high, low] =
+      std::minmax(order[0], order[1], [&](int a, int b) { return turn(a) < turn(b); });
   const auto bits = [&](int i) { return std::uint32_t{i < count ? bf16_from(four[i]) : 0U}; };
-  return {static_cast<std::uint32_t>(first | second << 2), bits(first) | bits(second) << 16};
+  return {static_cast<std::uint32_t>(low | high << 16), bits(low) | bits(high) << 16};
 }
 
 void pack_two_of_four(const PackedMatrix& matrix, std::byte* panel, const float* rows,
@@ -157,7 +160,7 @@ void pack_two_of_four(const PackedMatrix& matrix, std::byte* panel, const float*
       for (std::int64_t four = 0; four < kBlock / 4; ++four) {
         const std::int64_t input = first + 4 * four;
         const KeptPair kept = keep_two(rows + row * matrix.inputs + input, matrix.inputs - input);
-        positions |= kept.positions << (4 * four);
+        positions |= kept.positions << (2 * four);
         std::memcpy(panel + (1 + four) * kLineBytes + row * 4, &kept.pair, 4);
       }
       std::memcpy(panel + row * 4, &positions, 4);

@@ -47,9 +47,9 @@ struct WeightFormat {
 //   f32   [inputs][32]
 //   bf16  [inputs / 2][32][2], which is the layout of AMX tiles
 //   2:4   for each 32 inputs [32] words of positions, then [8][32] words of two bf16 of 4 inputs:
-//         the input of the first is in bits 0 and 1 of those inputs' half-byte of the position word
-//         (the first inputs in the lowest), the input of the second, which is later, in bits 2 and
-//         3
+//         bits 2f and 2f + 1 of a position word say which of inputs 4f to 4f + 3 the low bf16 is
+//         of, bits 16 + 2f and 17 + 2f which the high one is of. The high one is added first: it is
+//         of inputs 0, 1 before 2, 3, and of the odd input before the even one.
 //   w8, w4, w3: for each group 32 scales, 32 offsets unless symmetric (both f16), then
 //     w8  [inputs / 4][32] words of 4 signed codes, the first input in the lowest bits
 //     w4  [inputs / 8][32] words of 8 signed codes

@@ -64,8 +64,8 @@ TEST(PackedMatrix, TwoOfFourKeepsTheTwoLargestOfFour) {
   std::vector<float> read(26);
   gather_rows(matrix, std::vector<TokenId>{0, 1}, read);
   EXPECT_EQ(read, kept);
-  EXPECT_EQ(memory[0] & 0xfff, 0x4cdU) << "inputs 1 and 3; 0 and 3; 0 and 1";
-  EXPECT_EQ(memory[32], 0x4000c040U) << "-3 in the low half, 2 in the high one";
+  EXPECT_EQ(memory[0] & 0x3f003f, 0x11000fU) << "low halves 3, 3 and 0; high ones 1, 0 and 1";
+  EXPECT_EQ(memory[32], 0xc0404000U) << "2 in the low half; -3, which is added first, in the high";
 }
 
 TEST(PackedMatrix, StoresCodesInTheDocumentedLayout) {

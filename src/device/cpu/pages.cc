@@ -60,9 +60,9 @@ bool map_shared(std::byte* at, std::int64_t bytes, int file, std::int64_t offset
               MAP_SHARED | MAP_FIXED | flags, file, offset) != MAP_FAILED;
 }
 
-// Replaces what is mapped at an address by private memory, or changes nothing. The memory is there
-// before, because a mapping that is refused may leave a hole. Not by mremap(), since tools that
-// watch memory count that as an access by this thread.
+// Replaces what is mapped at an address by private memory, or fails and changes nothing. The memory
+// is there before, so that only the kernel's own lack of memory can leave a hole. Not by mremap(),
+// since tools that watch memory count that as an access by this thread.
 bool cover(std::byte* at, std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,

@@ -1,5 +1,6 @@
 #include "device/cpu/progress.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -50,7 +51,46 @@ void GroupProgress::pass(int device, Moment moment) {
   std::atomic<std::uint64_t>& value = reached_[static_cast<std::size_t>(device)].value;
   const std::uint64_t now = encoded(moment);
   check(value.load(std::memory_order_relaxed) <= now, "progress only grows");
-  value.store(now, std::memory_order_release);
+  // The order of all such operations is one, so that either this thread sees a watch that is being
+  // added, or the thread that adds it sees this moment.
+  value.store(now, std::memory_order_seq_cst);
+  if (watch_count_.load(std::memory_order_seq_cst) != 0) {
+    tell_watches();
+  }
+}
+
+void GroupProgress::when_come(std::vector<int> devices, Moment moment, std::function<void()> then) {
+  {
+    const std::lock_guard lock(watches_mutex_);
+    watches_.push_back({std::move(devices), encoded(moment), std::move(then)});
+    watch_count_.store(watches_.size(), std::memory_order_seq_cst);
+  }
+  tell_watches();
+}
+
+// Calls what is due, and drops what is not to be called any more.
+void GroupProgress::tell_watches() {
+  std::vector<std::function<void()>> due;
+  {
+    const std::lock_guard lock(watches_mutex_);
+    std::erase_if(watches_, [&](const Watch& watch) {
+      const auto fails = [this](int device) { return failed(device); };
+      if (std::any_of(watch.devices.begin(), watch.devices.end(), fails)) {
+        return true;
+      }
+      const bool come = std::all_of(watch.devices.begin(), watch.devices.end(), [&](int device) {
+        return reached_[static_cast<std::size_t>(device)].value.load() >= watch.moment;
+      });
+      if (come) {
+        due.push_back(watch.then);
+      }
+      return come;
+    });
+    watch_count_.store(watches_.size(), std::memory_order_seq_cst);
+  }
+  for (const std::function<void()>& then : due) {
+    then();
+  }
 }
 
 void GroupProgress::wait(int waiter, int device, Moment moment) {
@@ -87,10 +127,6 @@ void GroupProgress::sleep_until(int waiter, int device, std::uint64_t moment) {
   own.waits_for.store(-1, std::memory_order_release);
 }
 
-bool GroupProgress::has_come(int device, Moment moment) const {
-  return passed(device, encoded(moment));
-}
-
 bool GroupProgress::waits(int device) const {
   const Reached& own = reached_[static_cast<std::size_t>(device)];
   const int other = own.waits_for.load(std::memory_order_acquire);
@@ -103,6 +139,7 @@ void GroupProgress::fail(int device) {
   reached.state.compare_exchange_strong(well, State::kFailed);
   reached.changes.fetch_add(1, std::memory_order_release);
   reached.changes.notify_all();
+  tell_watches();
 }
 
 void GroupProgress::let_go(int device) {

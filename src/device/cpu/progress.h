@@ -1,8 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 namespace protean::cpu {
@@ -38,17 +40,19 @@ class GroupProgress {
 
   // Tells that `device` has come to `moment`. Called by that device's thread only.
   void reach(int device, Moment moment);
-  // The same for threads that ask has_come(), and costs next to nothing: it wakes no device, so
-  // none may wait for a moment between the one reached before and this one, and it leaves it to the
-  // next reach() to find that the device has failed.
+  // The same for when_come() alone, and costs next to nothing: it wakes no device, so none may wait
+  // for a moment between the one reached before and this one, and it leaves it to the next reach()
+  // to find that the device has failed.
   void pass(int device, Moment moment);
   // Returns when `device` has come to `moment`, or beyond it, or has failed. Called by the thread
   // of the device `waiter` only.
   void wait(int waiter, int device, Moment moment);
 
   // The following may be called by any thread.
-  // Returns true if `device` has come to `moment`, or beyond it, or has failed.
-  bool has_come(int device, Moment moment) const;
+  // Calls `then` once all these devices have come to `moment`, or beyond it: on the thread of the
+  // last one, before that goes on, or on this thread if they have come already. Does not call it
+  // if one of them has failed by then.
+  void when_come(std::vector<int> devices, Moment moment, std::function<void()> then);
   void fail(int device);
   bool failed(int device) const { return state_of(device) != State::kWell; }
   // Lets a device that has failed go on, so that its thread can end.
@@ -73,6 +77,11 @@ class GroupProgress {
     std::atomic<std::int64_t> waited_ns{0};
     std::function<bool()> sound;
   };
+  struct Watch {
+    std::vector<int> devices;
+    std::uint64_t moment = 0;
+    std::function<void()> then;
+  };
   bool passed(int device, std::uint64_t moment) const {
     const Reached& reached = reached_[static_cast<std::size_t>(device)];
     return reached.value.load(std::memory_order_acquire) >= moment || failed(device);
@@ -82,8 +91,13 @@ class GroupProgress {
   }
   void stop_if_failed(int device);
   void sleep_until(int waiter, int device, std::uint64_t moment);
+  void tell_watches();
+
   const bool spins_;
   std::vector<Reached> reached_;
+  std::mutex watches_mutex_;
+  std::vector<Watch> watches_;  // what when_come() was given, and has neither called nor dropped
+  std::atomic<std::size_t> watch_count_ = 0;
 };
 
 }  // namespace protean::cpu

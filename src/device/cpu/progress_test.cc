@@ -64,17 +64,49 @@ TEST(GroupProgress, ALaterMomentCountsAsTheEarlierOnes) {
   progress.wait(0, 0, {4, 900});
 }
 
-TEST(GroupProgress, AnyThreadMayAskHowFarADeviceHasCome) {
-  GroupProgress progress(2, false);
+TEST(GroupProgress, TellsWhenAllDevicesHaveComeToAMoment) {
+  GroupProgress progress(3, false);
+  int told = 0;
+  const auto tell = [&told] { ++told; };
   progress.reach(1, {4, 2});
-  EXPECT_TRUE(progress.has_come(1, {4, 2}));
-  EXPECT_TRUE(progress.has_come(1, {3, kStepEnd}));
-  EXPECT_FALSE(progress.has_come(1, {4, 3}));
-  progress.pass(1, {4, 3});
-  EXPECT_TRUE(progress.has_come(1, {4, 3}));
-  EXPECT_FALSE(progress.has_come(1, {5, 0}));
-  progress.fail(1);
-  EXPECT_TRUE(progress.has_come(1, {5, 0})) << "it comes there no more";
+  progress.when_come({0, 1}, {4, 2}, tell);
+  progress.pass(0, {4, 1});
+  EXPECT_EQ(told, 0);
+  progress.pass(0, {4, 2});
+  EXPECT_EQ(told, 1);
+  progress.when_come({0, 1}, {3, kStepEnd}, tell);
+  EXPECT_EQ(told, 2) << "they have come there before";
+  progress.when_come({0, 1}, {5, 0}, tell);
+  progress.reach(1, {6, 0});
+  progress.fail(0);
+  progress.let_go(0);
+  progress.reach(0, {6, 0});
+  progress.when_come({0, 1}, {5, 0}, tell);
+  EXPECT_EQ(told, 2) << "one of them has failed";
+}
+
+// Moments are watched while the devices come to them.
+TEST(GroupProgress, TellsEachWatchOnce) {
+  constexpr std::uint64_t kSteps = 1'000;
+  GroupProgress progress(2, false);
+  std::vector<std::atomic<int>> told(kSteps);
+  std::vector<std::thread> devices;
+  for (int device = 0; device < 2; ++device) {
+    devices.emplace_back([&progress, device] {
+      for (std::uint64_t step = 1; step <= kSteps; ++step) {
+        progress.pass(device, {step, 0});
+      }
+    });
+  }
+  for (std::uint64_t step = 1; step <= kSteps; ++step) {
+    progress.when_come({0, 1}, {step, 0}, [&told, step] { ++told[step - 1]; });
+  }
+  for (std::thread& device : devices) {
+    device.join();
+  }
+  for (const std::atomic<int>& times : told) {
+    EXPECT_EQ(times.load(), 1);
+  }
 }
 
 TEST(GroupProgress, NoDeviceWaitsForOneThatHasFailed) {

@@ -96,13 +96,15 @@ struct TwoOfFourLines {
   template <int j>
   static HWY_INLINE Vec value(const std::byte* from, Vec /*table*/) {
     const Words words;
-    const WordVec positions = hn::ShiftRight<4 * (j / 4)>(load_words(from));
-    const WordVec first = hn::And(positions, hn::Set(words, 3));
-    const WordVec second = hn::And(positions, hn::Set(words, 12));
+    const WordVec here = hn::Set(words, j % 4);
+    const auto holds_it = [&](WordVec position) HWY_ATTR {
+      return hn::RebindMask(Floats(), hn::Eq(hn::And(position, hn::Set(words, 3)), here));
+    };
+    const WordVec positions = load_words(from);
     const TwoVecs kept = widen(pair<j / 4>(from));
-    const auto is_second = hn::RebindMask(Floats(), hn::Eq(second, hn::Set(words, j % 4 * 4)));
-    const auto is_first = hn::RebindMask(Floats(), hn::Eq(first, hn::Set(words, j % 4)));
-    return hn::IfThenElse(is_first, kept.a, hn::IfThenElseZero(is_second, kept.b));
+    return hn::IfThenElse(
+        holds_it(hn::ShiftRight<2 * (j / 4)>(positions)), kept.a,
+        hn::IfThenElseZero(holds_it(hn::ShiftRight<16 + 2 * (j / 4)>(positions)), kept.b));
   }
 };
 
@@ -164,7 +166,7 @@ HWY_INLINE WordVec pair_table() {
 #endif
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<Lines, TwoOfFourLines>) {
-    // For the positions of two weights (the first in bits 0 and 1), the bytes of their word that
+    // For the positions of two weights (the low one in bits 0 and 1), the bytes of their word that
     // belong to inputs 0 and 1 of four; 0x80 makes zeros.
     static constexpr auto kBytesOf = [] {
       std::array<std::uint32_t, 16> table{};
@@ -189,16 +191,28 @@ HWY_INLINE WordVec pair_table() {
 template <int j>
 HWY_INLINE WordVec two_of_four_pair(const std::byte* from, WordVec table) {
   const Words words;
-  WordVec positions = load_words(from);
+  const WordVec positions = load_words(from);
+  const WordVec low = hn::And(hn::ShiftRight<2 * (j / 2)>(positions), hn::Set(words, 3));
+  WordVec both = hn::OrAnd(low, hn::ShiftRight<14 + 2 * (j / 2)>(positions), hn::Set(words, 12));
   if constexpr (j % 2 == 1) {
-    positions = hn::Xor(positions, hn::Set(words, 0xaaaaaaaaU));  // inputs 2 and 3 become 0 and 1
+    both = hn::Xor(both, hn::Set(words, 10));  // inputs 2 and 3 become 0 and 1
   }
-  const hn::Indices512<std::uint32_t> index{hn::ShiftRight<4 * (j / 2)>(positions).raw};
+  const hn::Indices512<std::uint32_t> index{both.raw};
   // A shuffle counts bytes from the beginning of 128 bits.
   alignas(16) static constexpr std::uint32_t kWordAt[4] = {0, 0x04040404, 0x08080808, 0x0c0c0c0c};
   const WordVec bytes = hn::Or(hn::TableLookupLanes(table, index), hn::LoadDup128(words, kWordAt));
   const WordVec pair = TwoOfFourLines::pair<j / 2>(from);
   return WordVec{_mm512_shuffle_epi8(pair.raw, bytes.raw)};
+}
+
+// Returns the two of four inputs of each output whose weights are kept in `pair<four>()`. The inputs
+// are two pairs; of an index only the lowest two bits count, since they repeat.
+template <int four>
+HWY_INLINE WordVec kept_inputs(WordVec positions, std::uint32_t first, std::uint32_t second) {
+  const Words words;
+  const WordVec fours = hn::OddEven(hn::Set(words, second), hn::Set(words, first));
+  const WordVec index = hn::ShiftRight<2 * four>(positions);
+  return WordVec{_mm512_permutexvar_epi16(index.raw, fours.raw)};
 }
 #endif
 

@@ -1,15 +1,14 @@
 // Groups by what they are predicted to save (docs/policy.md): `--scale joint` and `--drop joint`.
 
+#include "fleet/weighing.h"
+
 #include <algorithm>
-#include <span>
 #include <tuple>
-#include <utility>
 
 #include "control/outlook.h"
 #include "control/plan_regroup.h"
 #include "control/policy_constants.h"
 #include "cost/memory.h"
-#include "fleet/fleet.h"
 
 namespace protean {
 namespace {
@@ -19,108 +18,99 @@ constexpr int kHomes = 2;                       // that become one at a time
 
 }  // namespace
 
-bool weighs(const GroupConfig& config) {
-  return config.scale == ScalePolicy::kJoint || config.drop == DropPolicy::kJoint;
+Weighing::Weighing(const Grouping& grouping, const std::vector<Station>& stations,
+                   const FormedGroups& formed, std::int64_t most_blocks)
+    : grouping_(grouping), stations_(stations), formed_(formed), most_blocks_(most_blocks) {}
+
+Engine& Weighing::at(ReplicaId replica) const {
+  return *stations_[static_cast<std::size_t>(replica.value)].engine;
 }
 
 // Returns true if groups of this kind are formed and parted by what that is predicted to save.
-bool Fleet::is_joint(GroupBy by) const {
+bool Weighing::is_joint(GroupBy by) const {
   const GroupConfig& config = grouping_.config();
   return by == GroupBy::kShards ? config.scale == ScalePolicy::kJoint
                                 : config.drop == DropPolicy::kJoint;
 }
 
-// Counts a request that was just placed, unless it was refused.
-void Fleet::count_arrival(const Asked& asked, TimeNs now_ns) {
-  const bool accepted = owner_.contains(asked.id) ||
-                        std::any_of(held_.begin(), held_.end(), [&](const HeldRequest& held) {
-                          return held.asks().id == asked.id;
-                        });
-  if (!accepted) {
-    return;
-  }
-  weighing_.arrivals.arrived(now_ns, asked.prompt_tokens);
-  if (asked.blocks > grouping_.config().form.kv.blocks) {
-    weighing_.long_arrivals.push_back({now_ns, asked.blocks});
+void Weighing::arrived(std::int64_t prompt_tokens, std::int64_t blocks, TimeNs now_ns) {
+  arrivals_.arrived(now_ns, prompt_tokens);
+  if (blocks > grouping_.config().form.kv.blocks) {
+    long_arrivals_.push_back({now_ns, blocks});
   }
 }
 
-// Forms or parts a group if that pays, else lets engines lower their precision as their policies
-// decide. Looks ten times a second.
-void Fleet::weigh(TimeNs now_ns) {
-  if (now_ns < weighing_.next_ns) {
-    return;
-  }
-  weighing_.next_ns = now_ns + kWeighEveryNs;
-  if (held_.empty() && now_ns >= attempts_.not_before_ns && regroups(now_ns)) {
-    return;
-  }
-  for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (in_service(i)) {
-      stations_[i].engine->allow_lowering(now_ns);
-    }
-  }
+bool Weighing::due(TimeNs now_ns) {
+  const bool due = now_ns >= next_ns_;
+  next_ns_ = due ? now_ns + kWeighEveryNs : next_ns_;
+  return due;
 }
 
-// Forms or parts a group if that pays. Returns false if none does.
-bool Fleet::regroups(TimeNs now_ns) {
+std::vector<Weighing::Proposal> Weighing::proposals(TimeNs now_ns) {
   const std::vector<ReplicaId> waiting = grouping_.waiting_to_part();
   if (grouping_.busy() && waiting.empty()) {
-    return false;
+    return {};
   }
   std::vector<Weighed> candidates;
   std::vector<Load> loads;
   double replicas = 0;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    if (!in_service(i)) {
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (!grouping_.in_service(replica)) {
       continue;
     }
     auto view = stations_[i].engine->form_view(now_ns);
     if (!view) {
-      return false;  // nothing is known of its load
+      return {};  // nothing is known of its load
     }
     loads.push_back(view->load);
-    const auto count = std::ssize(grouping_.devices_of(ReplicaId{static_cast<std::int32_t>(i)}));
+    const auto count = std::ssize(grouping_.devices_of(replica));
     replicas += static_cast<double>(count);
-    candidates.push_back({i, static_cast<int>(count), *view});
+    candidates.push_back({replica, static_cast<int>(count), *view});
   }
   if (candidates.empty()) {
-    return false;
+    return {};
   }
-  const Load one = share_of(sum_of(loads, weighing_.arrivals.rate(now_ns)), 1 / replicas);
-  if (!waiting.empty()) {
-    return std::any_of(waiting.begin(), waiting.end(), [&](ReplicaId waits) {
-      return stays_together(waits, candidates, one, now_ns);
-    });
+  const Load one = share_of(sum_of(loads, arrivals_.rate(now_ns)), 1 / replicas);
+  std::vector<Proposal> proposals;
+  const auto add = [&](std::optional<Proposal> proposal) {
+    if (proposal) {
+      proposals.push_back(*std::move(proposal));
+    }
+  };
+  for (const ReplicaId waits : waiting) {
+    add(stay_together(waits, candidates, one, now_ns));
   }
-  return part_one(candidates, one, now_ns) || group_two(candidates, one, now_ns);
+  if (waiting.empty()) {
+    add(part_one(candidates, one, now_ns));
+    add(group_two(std::move(candidates), one));
+  }
+  return proposals;
 }
 
 // Returns the number of requests of the last minute that the group serves or could grow for: the
 // next of them would wait for it again. A group by layers does not grow.
-std::ptrdiff_t Fleet::long_arrivals_for(const Group& group) const {
-  const std::int64_t most = group.by == GroupBy::kLayers
-                                ? most_kv_blocks(grouping_.config(), group.wide)
-                                : blocks_of_.back();
-  return std::ranges::count_if(weighing_.long_arrivals, [most](const LongArrival& arrival) {
-    return arrival.blocks <= most;
-  });
+std::ptrdiff_t Weighing::long_arrivals_for(const Group& group) const {
+  const std::int64_t most =
+      group.by == GroupBy::kLayers ? most_kv_blocks(grouping_.config(), group.wide) : most_blocks_;
+  return std::ranges::count_if(
+      long_arrivals_, [most](const LongArrival& arrival) { return arrival.blocks <= most; });
 }
 
-// Parts the first group that a policy formed and that had better part. Returns false if there is
-// none. `one` is the load of a replica, if all replicas have an equal share.
-bool Fleet::part_one(const std::vector<Weighed>& candidates, const Load& one, TimeNs now_ns) {
+// Proposes to part the first group that a policy formed and that had better part. `one` is the load
+// of a replica, if all replicas have an equal share.
+std::optional<Weighing::Proposal> Weighing::part_one(const std::vector<Weighed>& candidates,
+                                                     const Load& one, TimeNs now_ns) {
   const TimeNs horizon_ns = static_cast<TimeNs>(kHorizonS * kNsPerS);
-  while (!weighing_.long_arrivals.empty() &&
-         weighing_.long_arrivals.front().at_ns < now_ns - horizon_ns) {
-    weighing_.long_arrivals.pop_front();
+  while (!long_arrivals_.empty() && long_arrivals_.front().at_ns < now_ns - horizon_ns) {
+    long_arrivals_.pop_front();
   }
   for (const Weighed& candidate : candidates) {
-    const ReplicaId replica{static_cast<std::int32_t>(candidate.index)};
-    const Engine& engine = *stations_[candidate.index].engine;
-    const auto since =
-        formed_.find(std::pair(replica, static_cast<std::size_t>(candidate.replicas)));
-    if (since == formed_.end() || !engine.form_at_rest() || !is_joint(grouping_.by(replica))) {
+    const ReplicaId replica = candidate.replica;
+    const Engine& engine = at(replica);
+    const FormedGroups::Formed* const formed =
+        formed_.find(replica, static_cast<std::size_t>(candidate.replicas));
+    if (formed == nullptr || !engine.form_at_rest() || !is_joint(grouping_.by(replica))) {
       continue;
     }
     const Load load = load_of(std::span(&candidate, 1), one);
@@ -134,52 +124,42 @@ bool Fleet::part_one(const std::vector<Weighed>& candidates, const Load& one, Ti
     }
     Outlook apart = outlook_of(parts, load, true);
     apart.late += static_cast<double>(long_arrivals_for(grouping_.group(replica)));
-    const double kept_s = static_cast<double>(now_ns - since->second.since_ns) / kNsPerS;
+    const double kept_s = static_cast<double>(now_ns - formed->since_ns) / kNsPerS;
     if (no_later(apart, outlook_of(stays, load, true)) &&
         has_lasted(kept_s, load, parts.course.seconds + parts.course.seconds_back)) {
-      return wish({.groups = grouping_.homes_of(replica)},
-                  "no more requests are predicted to be late without the group", now_ns);
+      return Proposal{{.groups = grouping_.homes_of(replica)},
+                      "no more requests are predicted to be late without the group"};
     }
   }
-  return false;
+  return std::nullopt;
 }
 
-// Takes back the order to part a group that still waits for room in a replica, if it would form
-// again at once.
-bool Fleet::stays_together(ReplicaId replica, const std::vector<Weighed>& candidates,
-                           const Load& one, TimeNs now_ns) {
-  const auto candidate =
-      std::find_if(candidates.begin(), candidates.end(),
-                   [&](const Weighed& some) { return some.index == index_of(replica); });
+// Proposes to take back the order to part a group that still waits for room in a replica, if it
+// would form again at once.
+std::optional<Weighing::Proposal> Weighing::stay_together(ReplicaId replica,
+                                                          const std::vector<Weighed>& candidates,
+                                                          const Load& one, TimeNs now_ns) const {
+  const auto candidate = std::find_if(candidates.begin(), candidates.end(),
+                                      [&](const Weighed& some) { return some.replica == replica; });
   const Group& group = grouping_.group(replica);
   if (candidate == candidates.end() || !is_joint(group.by)) {
-    return false;
+    return std::nullopt;
   }
   const Load load = load_of(std::span(&*candidate, 1), one);
   Way stays = candidate->view.way;
   stays.course.to.kv_blocks = static_cast<double>(most_kv_blocks(grouping_.config(), group.wide));
   stays.course = {.from = stays.course.to, .to = stays.course.to};
-  return pays(outlook_of(stays, load, false),
-              outlook_of(as_homes(*candidate, load, now_ns), load, false)) &&
-         wish({.groups = {grouping_.devices_of(replica)}, .by = group.by},
-              "more requests would be late without the group", now_ns);
-}
-
-// Asks for groups. Returns false if they cannot be had; then nothing is weighed for a while.
-bool Fleet::wish(const GroupWish& wish, const std::string& reason, TimeNs now_ns) {
-  const bool begun = grouping_.want(wish, reason, false, now_ns).ok();
-  if (!begun) {
-    attempts_.not_before_ns = now_ns + kNsPerS;
-  } else if (wish.groups.size() == 1) {
-    remember_group(wish.groups.front(), {.since_ns = now_ns});
+  if (!pays(outlook_of(stays, load, false),
+            outlook_of(as_homes(*candidate, load, now_ns), load, false))) {
+    return std::nullopt;
   }
-  count_failures(now_ns);
-  return begun;
+  return Proposal{{.groups = {grouping_.devices_of(replica)}, .by = group.by},
+                  "more requests would be late without the group"};
 }
 
 // Returns the load of candidates if all replicas have an equal share of it, with the longest
 // sequence of these candidates.
-Load Fleet::load_of(std::span<const Weighed> candidates, const Load& one) {
+Load Weighing::load_of(std::span<const Weighed> candidates, const Load& one) {
   double replicas = 0;
   for (const Weighed& candidate : candidates) {
     replicas += candidate.replicas;
@@ -194,7 +174,7 @@ Load Fleet::load_of(std::span<const Weighed> candidates, const Load& one) {
 
 // Predicts the time in which devices exchange half of the KV in use, and change what they hold in
 // so many batches, each between two steps.
-double Fleet::seconds_to_change(const FormView& view, const Load& load, int batches) const {
+double Weighing::seconds_to_change(const FormView& view, const Load& load, int batches) const {
   const GroupConfig& config = grouping_.config();
   const double kv_bytes = load.context_tokens / config.form.kv.block_tokens *
                           static_cast<double>(kv_block_bytes(config.spec, config.form.kv));
@@ -205,13 +185,13 @@ double Fleet::seconds_to_change(const FormView& view, const Load& load, int batc
 }
 
 // Predicts the time in which two candidates become one: they drop at once what moves no KV.
-double Fleet::seconds_to_group(const FormView& view, const Load& load) const {
+double Weighing::seconds_to_group(const FormView& view, const Load& load) const {
   const GroupConfig& config = grouping_.config();
   return seconds_to_change(view, load, 1 + ceil_div(config.spec.layers, config.steps_at_once));
 }
 
 // Predicts the time in which a group becomes its homes: they also fetch what they dropped.
-double Fleet::seconds_to_part(const FormView& view, GroupBy by, const Load& load) const {
+double Weighing::seconds_to_part(const FormView& view, GroupBy by, const Load& load) const {
   const GroupConfig& config = grouping_.config();
   std::int64_t bytes = weight_bytes(config.spec, config.form);
   if (by == GroupBy::kShards && config.form.attention_kept > 0) {
@@ -226,8 +206,8 @@ double Fleet::seconds_to_part(const FormView& view, GroupBy by, const Load& load
 
 // Returns how a group's homes would serve, at the speed that their own steps have taught: what a
 // group's steps teach is also how far its sums are from what is assumed of them.
-Way Fleet::as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns) const {
-  const Group& group = grouping_.group(ReplicaId{static_cast<std::int32_t>(candidate.index)});
+Way Weighing::as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns) const {
+  const Group& group = grouping_.group(candidate.replica);
   const FormView home = *group.first->form_view(now_ns);
   Way way = home.way;
   way.engines = kHomes;
@@ -239,9 +219,10 @@ Way Fleet::as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns) c
 }
 
 // Returns how two candidates like this one would serve as a group; nothing if they cannot.
-std::optional<Way> Fleet::as_group(const Weighed& candidate, GroupBy by, const Load& load) const {
+std::optional<Way> Weighing::as_group(const Weighed& candidate, GroupBy by,
+                                      const Load& load) const {
   const GroupConfig& config = grouping_.config();
-  const Form home = joined_form(*stations_[candidate.index].engine->form(), 1);
+  const Form home = joined_form(*at(candidate.replica).form(), 1);
   const Result<Form> wide = divided_form(home, kHomes, by);
   if (!wide.ok()) {
     return std::nullopt;
@@ -260,14 +241,15 @@ std::optional<Way> Fleet::as_group(const Weighed& candidate, GroupBy by, const L
   return way;
 }
 
-// Makes one group of two candidates if that pays. Returns false if it does not.
-bool Fleet::group_two(std::vector<Weighed>& candidates, const Load& one, TimeNs now_ns) {
-  const auto two = two_to_weigh(candidates);
+// Proposes to make one group of two candidates if that pays.
+std::optional<Weighing::Proposal> Weighing::group_two(std::vector<Weighed> candidates,
+                                                      const Load& one) const {
+  const auto two = two_to_weigh(std::move(candidates));
   if (!two) {
-    return false;
+    return std::nullopt;
   }
   const Weighed& candidate = two->front();
-  const Engine& engine = *stations_[candidate.index].engine;
+  const Engine& engine = at(candidate.replica);
   const Load load = load_of(*two, one);
   const auto of_two = [&](Way way) {
     way.engines = kHomes;
@@ -275,7 +257,7 @@ bool Fleet::group_two(std::vector<Weighed>& candidates, const Load& one, TimeNs 
   };
   const Outlook stay = of_two(candidate.view.way);
   if (stay.serves && stay.cost < kLeastLate) {
-    return false;  // no way saves a request
+    return std::nullopt;  // no way saves a request
   }
   std::vector<Outlook> lower;
   for (const Way& down : engine.ways_down()) {
@@ -291,29 +273,27 @@ bool Fleet::group_two(std::vector<Weighed>& candidates, const Load& one, TimeNs 
   }
   const auto chosen = choose_group(stay, lower, groups);
   if (!chosen) {
-    return false;
+    return std::nullopt;
   }
-  GroupWish wanted{.groups = {{}}, .by = ways[*chosen]};
+  GroupWish wish{.groups = {{}}, .by = ways[*chosen]};
   for (const Weighed& one_of : *two) {
-    const std::vector<ReplicaId> replicas =
-        grouping_.replicas_of(ReplicaId{static_cast<std::int32_t>(one_of.index)});
-    wanted.groups.front().insert(wanted.groups.front().end(), replicas.begin(), replicas.end());
+    const std::vector<ReplicaId> replicas = grouping_.replicas_of(one_of.replica);
+    wish.groups.front().insert(wish.groups.front().end(), replicas.begin(), replicas.end());
   }
-  return wish(wanted,
-              stay.serves ? fmt::format("in a group, {:.1f} requests would be late; now {:.1f}",
-                                        groups[*chosen].late, stay.late)
-                          : "the longest request needs more KV blocks than a replica has",
-              now_ns);
+  return Proposal{std::move(wish),
+                  stay.serves ? fmt::format("in a group, {:.1f} requests would be late; now {:.1f}",
+                                            groups[*chosen].late, stay.late)
+                              : "the longest request needs more KV blocks than a replica has"};
 }
 
 // Returns two candidates of equal size and form that could become one: of the smallest size, the
 // one with the longest sequence if its KV does not hold that, else the one where most requests
 // wait; and the least loaded of the others. Groups by layers stay as they are, because their
 // devices do not join others.
-std::optional<std::vector<Fleet::Weighed>> Fleet::two_to_weigh(
-    std::vector<Weighed>& candidates) const {
+std::optional<std::vector<Weighing::Weighed>> Weighing::two_to_weigh(
+    std::vector<Weighed> candidates) const {
   std::erase_if(candidates, [this](const Weighed& candidate) {
-    return !stations_[candidate.index].engine->form_at_rest() || serves_by_layers(candidate.index);
+    return !at(candidate.replica).form_at_rest() || grouping_.serves_by_layers(candidate.replica);
   });
   const auto lacks = [](const Weighed& candidate) {
     return std::max(
@@ -321,11 +301,11 @@ std::optional<std::vector<Fleet::Weighed>> Fleet::two_to_weigh(
                  candidate.view.way.course.to.kv_blocks * candidate.view.way.serving.block_tokens);
   };
   const auto form_of = [this](const Weighed& candidate) {
-    return joined_form(*stations_[candidate.index].engine->form(), 1);
+    return joined_form(*at(candidate.replica).form(), 1);
   };
   std::sort(candidates.begin(), candidates.end(), [&](const Weighed& a, const Weighed& b) {
-    return std::tuple(a.replicas, -lacks(a), -a.view.load.waiting.prompts, a.index) <
-           std::tuple(b.replicas, -lacks(b), -b.view.load.waiting.prompts, b.index);
+    return std::tuple(a.replicas, -lacks(a), -a.view.load.waiting.prompts, a.replica) <
+           std::tuple(b.replicas, -lacks(b), -b.view.load.waiting.prompts, b.replica);
   });
   for (auto first = candidates.begin(); first != candidates.end(); ++first) {
     std::optional<Weighed> second;
