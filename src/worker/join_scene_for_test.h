@@ -427,4 +427,39 @@ class JoinScene {
   std::uint64_t last_id_ = 0;
 };
 
+// The components in the order in which copies are dropped.
+inline std::vector<std::pair<int, Component>> components() {
+  std::vector<std::pair<int, Component>> all;
+  for (int layer = 0; layer < kJoinLayers; ++layer) {
+    all.emplace_back(layer, Component::kMlp);
+  }
+  all.emplace_back(0, Component::kEmbeddings);
+  for (int layer = 0; layer < kJoinLayers; ++layer) {
+    all.emplace_back(layer, Component::kAttention);
+  }
+  return all;
+}
+
+// Applies the steps after which device `keepers[layer]` alone holds each layer, and returns the way
+// back.
+inline std::vector<HoldShards> keep_at(JoinScene& fleet, JoinScene::Group& group,
+                                       const std::vector<int>& keepers) {
+  std::vector<HoldShards> back;
+  for (const auto& [layer, component] : components()) {
+    HoldShards before{layer, component, {}};
+    HoldShards hold{layer, component, {}};
+    for (int device = 0; device < static_cast<int>(group.form.group.size()); ++device) {
+      const ShardRun& run = group.form.group[static_cast<std::size_t>(device)].of(layer, component);
+      const bool keeps = component == Component::kEmbeddings
+                             ? device == keepers.front() || device == keepers.back()
+                             : device == keepers[static_cast<std::size_t>(layer)];
+      before.runs.push_back(run);
+      hold.runs.push_back(keeps ? run : ShardRun());
+    }
+    fleet.apply(group, hold);
+    back.insert(back.begin(), std::move(before));
+  }
+  return back;
+}
+
 }  // namespace protean
