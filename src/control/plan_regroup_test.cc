@@ -133,7 +133,8 @@ int layers_of(const Holding& holding) {
 
 // Walks from one form to the other: a whole copy of everything remains, and all fits.
 void expect_legal(const FullPipelines& full, Form form, const Form& to) {
-  for (const MorphStep& step : plan_regroup(full.spec, form, to, full.budget).value().steps) {
+  const Morph morph = plan_regroup(full.spec, form, to, full.budget).value();
+  for (const MorphStep& step : morph.steps) {
     form = after(std::move(form), step);
     EXPECT_LE(form_pages(full.spec, form, kPageBytes), full.budget.pages) << to_string(step);
     for (int layer = 0; layer < full.spec.layers; ++layer) {
