@@ -13,8 +13,8 @@ HomeBlocks::HomeBlocks(int homes, std::int64_t each)
 HomeBlocks::HomeBlocks(std::vector<std::int64_t> each)
     : each_(std::move(each)),
       total_(std::accumulate(each_.begin(), each_.end(), std::int64_t{0})),
-      equal_(std::adjacent_find(each_.begin(), each_.end(), std::not_equal_to<>()) ==
-             each_.end()) {}
+      equal_(std::adjacent_find(each_.begin(), each_.end(), std::not_equal_to<>()) == each_.end()) {
+}
 
 std::int64_t HomeBlocks::least() const {
   return *std::min_element(each_.begin(), each_.end());

@@ -20,8 +20,8 @@ TEST(HomeBlocks, HomesWithMoreBlocksTakeTheLastTurns) {
   for (BlockId number = 0; number < homes.total(); ++number) {
     order.emplace_back(homes.block(number).home, homes.block(number).block);
   }
-  EXPECT_EQ(order, (std::vector<std::pair<int, BlockId>>{
-                       {0, 0}, {1, 0}, {2, 0}, {0, 1}, {2, 1}, {0, 2}}));
+  EXPECT_EQ(order,
+            (std::vector<std::pair<int, BlockId>>{{0, 0}, {1, 0}, {2, 0}, {0, 1}, {2, 1}, {0, 2}}));
   EXPECT_EQ(homes.least(), 1);
 }
 

@@ -106,7 +106,8 @@ TEST(KvBlocksToRegroup, AChangeThatTurnsHasTheWayBack) {
   }
 }
 
-// Pipelines of so many stages each, whose KV takes all pages of a device that a replica alone fills.
+// Pipelines of so many stages each, whose KV takes all pages of a device that a replica alone
+// fills.
 struct FullPipelines {
   ModelSpec spec;
   PageBudget budget;

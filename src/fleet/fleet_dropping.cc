@@ -71,11 +71,11 @@ std::vector<DropCandidate> Fleet::drop_candidates() const {
 std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> candidates,
                                               bool unequal) const {
   const ModelSpec& spec = grouping_.config().spec;
-  struct Member {
+  struct Like {
     Form form;
     ReplicaId first;
   };
-  std::vector<std::vector<Member>> kinds;  // those that differ
+  std::vector<std::vector<Like>> kinds;  // those that differ
   std::vector<DropHolding> holdings;
   for (std::size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
     if (!candidates[i].settled) {
@@ -83,12 +83,12 @@ std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> can
     }
     const ReplicaId first = candidates[i].replicas.front();
     Form form = joined_form(at(first).form().value_or(grouping_.loaded_form(first)), 1);
-    const auto is_like = [&](const Member& member) {
+    const auto is_like = [&](const Like& member) {
       return member.form == form &&
              (!candidates[i].by_layers || grouping_.made_alike(member.first, first));
     };
-    const auto same = std::ranges::find_if(kinds, [&](const std::vector<Member>& kind) {
-      return std::ranges::all_of(kind, [&](const Member& member) {
+    const auto same = std::ranges::find_if(kinds, [&](const std::vector<Like>& kind) {
+      return std::ranges::all_of(kind, [&](const Like& member) {
         return is_like(member) || (unequal && may_rebalance(member.form, form));
       });
     });
@@ -104,7 +104,7 @@ std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> can
     if (kind == std::ssize(kinds)) {
       kinds.emplace_back();
     }
-    std::vector<Member>& members = kinds[static_cast<std::size_t>(kind)];
+    std::vector<Like>& members = kinds[static_cast<std::size_t>(kind)];
     if (std::ranges::none_of(members, is_like)) {
       members.push_back({std::move(form), first});
     }
@@ -121,8 +121,8 @@ bool Fleet::drop_copies(std::span<const DropCandidate> candidates, bool unequal,
   bool some = !drop;
   for (const auto& group : drop ? drop->groups : std::vector<std::vector<ReplicaId>>()) {
     const GroupWish one{.groups = {group}, .by = GroupBy::kLayers};
-    const bool begins = grouping_.join_at_once(group) &&
-                        grouping_.want(one, kLacksKv, false, now_ns).ok();
+    const bool begins =
+        grouping_.join_at_once(group) && grouping_.want(one, kLacksKv, false, now_ns).ok();
     some = begins || some;
   }
   return some;

@@ -158,8 +158,7 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
   if (!change.together) {
     const Shape shape = std::move(nested.back());
     nested.pop_back();
-    Result<Morph> morph =
-        plan_regroup(config_.spec, shape.wide, shape.joined(), config_.budget);
+    Result<Morph> morph = plan_regroup(config_.spec, shape.wide, shape.joined(), config_.budget);
     if (!morph.ok()) {
       return morph.error();
     }

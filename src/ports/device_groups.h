@@ -15,9 +15,9 @@ namespace protean {
 //
 // With join(), replicas of equal precisions become homes 0, 1, ... of one group. A replica may be a
 // unified group itself; if it was divided by layers, the group divides layers too. Only pipelines
-// may have unequal numbers of devices and blocks. Each home's sequences keep their blocks and are computed by its copy of a component, or by the only copy.
-// Steps are given to start(), not to the Executors. HoldShards steps are committed one by one,
-// between the steps that go on.
+// may have unequal numbers of devices and blocks. Each home's sequences keep their blocks and are
+// computed by its copy of a component, or by the only copy. Steps are given to start(), not to the
+// Executors. HoldShards steps are committed one by one, between the steps that go on.
 //
 // unify() requires one copy of each layer's attention. The homes become one with the blocks of all,
 // in turns (HomeBlocks). The first replica's Executor runs the group as one wide replica, and may

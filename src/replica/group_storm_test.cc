@@ -64,7 +64,7 @@ struct GroupStorm : ReplicasTest {
 
   GroupBy by = GroupBy::kShards;
   std::set<std::vector<ReplicaId>> formed;  // the first replicas of all homes that became one
-  bool kv_shrinks = false;  // for groups, and grows back when they have parted
+  bool kv_shrinks = false;                  // for groups, and grows back when they have parted
 
   ReplicaOptions options_of(int replicas, const Kept& kept) {
     dtype = kept.weights;

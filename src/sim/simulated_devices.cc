@@ -166,9 +166,9 @@ void SimulatedDevices::join(const std::vector<ReplicaId>& replicas) {
     free_ns.insert(free_ns.end(), times_ns.begin(), times_ns.end());
     joined.links.insert(joined.links.end(), home.links.begin(), home.links.end());
   }
-  joined.model.emplace(
-      MorphModel::Devices{first.spec(), first.budget(), joined_form(forms)},
-      times_.morph, seed_ + static_cast<std::uint64_t>(replicas.front().value), joined.links);
+  joined.model.emplace(MorphModel::Devices{first.spec(), first.budget(), joined_form(forms)},
+                       times_.morph, seed_ + static_cast<std::uint64_t>(replicas.front().value),
+                       joined.links);
   joined.timeline = DeviceTimeline(std::move(free_ns));
   joined.timeline.meet(world_.now_ns, 0);
   refresh(joined);

@@ -162,7 +162,7 @@ class JoinScene {
     std::vector<int> members;  // replicas
     int homes = 1;
     Form form;
-    std::vector<int> member_home = {};  // by member: the home that it joined with
+    std::vector<int> member_home = {};      // by member: the home that it joined with
     std::vector<std::int64_t> blocks = {};  // of each home that joined
   };
 
@@ -426,5 +426,40 @@ class JoinScene {
   std::uint64_t last_step_ = 0;
   std::uint64_t last_id_ = 0;
 };
+
+// The components in the order in which copies are dropped.
+inline std::vector<std::pair<int, Component>> components() {
+  std::vector<std::pair<int, Component>> all;
+  for (int layer = 0; layer < kJoinLayers; ++layer) {
+    all.emplace_back(layer, Component::kMlp);
+  }
+  all.emplace_back(0, Component::kEmbeddings);
+  for (int layer = 0; layer < kJoinLayers; ++layer) {
+    all.emplace_back(layer, Component::kAttention);
+  }
+  return all;
+}
+
+// Applies the steps after which device `keepers[layer]` alone holds each layer, and returns the way
+// back.
+inline std::vector<HoldShards> keep_at(JoinScene& fleet, JoinScene::Group& group,
+                                       const std::vector<int>& keepers) {
+  std::vector<HoldShards> back;
+  for (const auto& [layer, component] : components()) {
+    HoldShards before{layer, component, {}};
+    HoldShards hold{layer, component, {}};
+    for (int device = 0; device < static_cast<int>(group.form.group.size()); ++device) {
+      const ShardRun& run = group.form.group[static_cast<std::size_t>(device)].of(layer, component);
+      const bool keeps = component == Component::kEmbeddings
+                             ? device == keepers.front() || device == keepers.back()
+                             : device == keepers[static_cast<std::size_t>(layer)];
+      before.runs.push_back(run);
+      hold.runs.push_back(keeps ? run : ShardRun());
+    }
+    fleet.apply(group, hold);
+    back.insert(back.begin(), std::move(before));
+  }
+  return back;
+}
 
 }  // namespace protean

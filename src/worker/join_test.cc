@@ -21,19 +21,6 @@
 namespace protean {
 namespace {
 
-// The components in the order in which copies are dropped.
-std::vector<std::pair<int, Component>> components() {
-  std::vector<std::pair<int, Component>> all;
-  for (int layer = 0; layer < kJoinLayers; ++layer) {
-    all.emplace_back(layer, Component::kMlp);
-  }
-  all.emplace_back(0, Component::kEmbeddings);
-  for (int layer = 0; layer < kJoinLayers; ++layer) {
-    all.emplace_back(layer, Component::kAttention);
-  }
-  return all;
-}
-
 // What each device holds once the homes' copies of a component are one: divided by shards, or kept
 // by the home that the layer falls to.
 std::vector<ShardRun> one_copy(const Form& form, int homes, int layer, Component component,
@@ -180,28 +167,6 @@ TEST(JoinOfPipelines, HasTheBitsOfReplicasThatStandAlone) {
   join_in_two_steps(true);
 }
 
-// Applies the steps after which device `keepers[layer]` alone holds each layer, and returns the way
-// back.
-std::vector<HoldShards> keep_at(JoinScene& fleet, JoinScene::Group& group,
-                                const std::vector<int>& keepers) {
-  std::vector<HoldShards> back;
-  for (const auto& [layer, component] : components()) {
-    HoldShards before{layer, component, {}};
-    HoldShards hold{layer, component, {}};
-    for (int device = 0; device < static_cast<int>(group.form.group.size()); ++device) {
-      const ShardRun& run = group.form.group[static_cast<std::size_t>(device)].of(layer, component);
-      const bool keeps = component == Component::kEmbeddings
-                             ? device == keepers.front() || device == keepers.back()
-                             : device == keepers[static_cast<std::size_t>(layer)];
-      before.runs.push_back(run);
-      hold.runs.push_back(keeps ? run : ShardRun());
-    }
-    fleet.apply(group, hold);
-    back.insert(back.begin(), std::move(before));
-  }
-  return back;
-}
-
 // A pipeline of two stages and a replica, which has fewer blocks, become a pipeline of three. The
 // pipeline's KV has grown since it was formed, so its last blocks lie at their own places.
 TEST(JoinOfUnequalHomes, HasTheBitsOfReplicasThatStandAlone) {
@@ -211,7 +176,8 @@ TEST(JoinOfUnequalHomes, HasTheBitsOfReplicasThatStandAlone) {
     const std::vector<JoinScene::Group> narrow = fleet.groups;
     fleet.step();
     const std::size_t alone_at = replica_first ? 0 : 2;
-    JoinScene::Group pair = fleet.join({narrow[replica_first ? 1 : 0], narrow[replica_first ? 2 : 1]});
+    JoinScene::Group pair =
+        fleet.join({narrow[replica_first ? 1 : 0], narrow[replica_first ? 2 : 1]});
     fleet.groups = {pair, narrow[alone_at]};
     const std::vector<HoldShards> back = keep_at(fleet, fleet.groups[0], {0, 0, 1});
     fleet.unify(fleet.groups[0]);

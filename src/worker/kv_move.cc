@@ -89,8 +89,8 @@ std::shared_ptr<const std::vector<KvPlaces>> places_as_one(const Formation& form
     const int keeper = home_of(formation.homes, copy.front());
     KvPlaces places;
     if (keeper == home_of(formation.homes, copy.back())) {
-      places =
-          unified(composed(places_of(formation, layer), places_behind(keeper, homes), homes), homes);
+      places = unified(composed(places_of(formation, layer), places_behind(keeper, homes), homes),
+                       homes);
     }
     moved = moved || !places.tables.empty();
     all.push_back(std::move(places));

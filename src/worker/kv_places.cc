@@ -73,9 +73,8 @@ KvPlaces for_homes(const KvPlaces& own, int homes) {
 }
 
 KvPlaces divided(const KvPlaces& places, const HomeBlocks& homes) {
-  return make(homes, [&](int home, BlockId block) {
-    return places.place(0, homes.number(home, block));
-  });
+  return make(homes,
+              [&](int home, BlockId block) { return places.place(0, homes.number(home, block)); });
 }
 
 }  // namespace protean

@@ -25,8 +25,8 @@ struct KvPlaces {
   friend bool operator==(const KvPlaces&, const KvPlaces&) = default;
 };
 
-// Returns the places after the copies of equal homes have divided a layer by shards: block a of home
-// h of g is at a * g + h, where slot a was cut into as many pieces (AMOEBA section 3.1).
+// Returns the places after the copies of equal homes have divided a layer by shards: block a of
+// home h of g is at a * g + h, where slot a was cut into as many pieces (AMOEBA section 3.1).
 KvPlaces places_by_shards(const HomeBlocks& homes);
 
 // Returns the places after one home's copy has taken the blocks of all others behind its own

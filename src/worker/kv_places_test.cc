@@ -9,9 +9,8 @@ namespace {
 
 TEST(KvPlaces, EveryBlockOfEveryHomeHasAPlaceOfItsOwn) {
   for (const int homes : {2, 3, 4}) {
-    for (const KvPlaces& places :
-         {places_by_shards({homes, 10}), places_behind(0, {homes, 10}),
-          places_behind(1, {homes, 10})}) {
+    for (const KvPlaces& places : {places_by_shards({homes, 10}), places_behind(0, {homes, 10}),
+                                   places_behind(1, {homes, 10})}) {
       std::set<BlockId> taken;
       for (int home = 0; home < homes; ++home) {
         for (BlockId block = 0; block < 10; ++block) {

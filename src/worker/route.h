@@ -62,7 +62,7 @@ struct Stop {
 struct StepRoute {
   std::vector<Stop> stops;
   cpu::GroupMembers members;
-  std::vector<bool> draws;  // by home: the device draws its tokens
+  std::vector<bool> draws;       // by home: the device draws its tokens
   std::int64_t most_blocks = 0;  // KV blocks of the largest of several homes
 };
 
