@@ -95,9 +95,11 @@ namespace {
 HWY_EXPORT(arrange);
 HWY_EXPORT(float_tile_rows);
 
-// With so few rows memory is the limit, and making pairs of the weights would cost more than it
-// saves.
-constexpr std::int64_t kMaxSingleRows = 2;
+// Returns up to how many rows are multiplied as single f32: with so few, memory is the limit, and
+// making pairs of the weights would cost more than it saves. 2:4 weights are pairs.
+std::int64_t most_single_rows(const WeightFormat& format) {
+  return format.kind == WeightKind::kTwoOfFour ? 0 : 2;
+}
 
 // AMX multiplies any number of rows, even one: its sums have another order than those of vectors,
 // and the bits of a row must not depend on the batch. That costs nothing, as few rows wait for
@@ -120,7 +122,8 @@ MatmulRows place_rows(std::int64_t count, const PackedMatrix& weights, std::span
   const std::int64_t most =
       rows.blocks.tiled ? kTileRows16 : HWY_DYNAMIC_DISPATCH(float_tile_rows)();
   rows.blocks.count = ceil_div(count, most);
-  if (rows.isa == MatmulIsa::kVector || (rows.isa == MatmulIsa::kDot && count <= kMaxSingleRows)) {
+  if (rows.isa == MatmulIsa::kVector ||
+      (rows.isa == MatmulIsa::kDot && count <= most_single_rows(format))) {
     return rows;
   }
   check(std::ssize(memory) >= arranged_rows_bytes(count, rows.inputs),

@@ -205,8 +205,8 @@ HWY_INLINE WordVec two_of_four_pair(const std::byte* from, WordVec table) {
   return WordVec{_mm512_shuffle_epi8(pair.raw, bytes.raw)};
 }
 
-// Returns the two of four inputs of each output whose weights are kept in `pair<four>()`. The inputs
-// are two pairs; of an index only the lowest two bits count, since they repeat.
+// Returns the two of four inputs of each output whose weights are kept in `pair<four>()`. The
+// inputs are two pairs; of an index only the lowest two bits count, since they repeat.
 template <int four>
 HWY_INLINE WordVec kept_inputs(WordVec positions, std::uint32_t first, std::uint32_t second) {
   const Words words;
