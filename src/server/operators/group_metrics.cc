@@ -20,7 +20,7 @@ GroupMetrics::GroupMetrics(prometheus::Registry& registry, const std::string& mo
                   .Add({{"model_name", model_name}})),
       running_(BuildGauge()
                    .Name("protean:regrouping")
-                   .Help("Changes of groups that go on: replicas that become one, or groups that split.")
+                   .Help("Changes of groups that go on, to one group or to several replicas.")
                    .Register(registry)
                    .Add({{"model_name", model_name}})),
       failures_(BuildCounter()
