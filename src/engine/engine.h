@@ -110,6 +110,10 @@ class Engine {
   bool exchanges_kv() const { return scheduler_.exchanges_kv(); }
   // Returns false while the form is changing.
   bool form_at_rest() const { return !steering_ || !steering_->busy(); }
+  // Returns the KV blocks of the form to which it goes.
+  std::int64_t kv_blocks_ahead() const {
+    return steering_ ? steering_->heading().kv.blocks : limits().kv_blocks;
+  }
   // Returns the form that steps have from now on; nothing if it never changes.
   std::optional<Form> form() const;
   // Gives up and takes all requests, see Scheduler. The engine must be quiet. No output tells that

@@ -110,6 +110,8 @@ class FormSteering {
   bool busy() const { return run_.busy(); }
   bool committing() const { return run_.committing(); }
   const Form& committed() const { return run_.committed(); }
+  // Returns the form to which the morph under way leads.
+  Form heading() const { return run_.wanted(); }
 
   std::optional<TimeNs> next_deadline_ns(bool idle) const;
   // Returns requests that only a larger KV could hold, if none has come in time.

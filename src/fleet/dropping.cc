@@ -23,6 +23,27 @@ bool wants_drop(const DropCandidate& candidate) {
          candidate.kv_blocks_awaited >= candidate.kv_blocks - candidate.kv_blocks_used;
 }
 
+struct Queued {
+  std::int64_t blocks = 0;   // that queued requests need
+  std::int64_t request = 1;  // blocks of one of them, on average
+};
+
+Queued queued_in(std::span<const DropCandidate> candidates) {
+  Queued queued;
+  std::int64_t waiting = 0;
+  for (const DropCandidate& candidate : candidates) {
+    queued.blocks += candidate.kv_blocks_awaited;
+    waiting += candidate.waiting;
+  }
+  queued.request = waiting == 0 ? 1 : std::max<std::int64_t>(1, queued.blocks / waiting);
+  return queued;
+}
+
+// Returns how much of so many free blocks counts.
+std::int64_t free_for(const Queued& queued, std::int64_t blocks) {
+  return blocks / queued.request * queued.request;
+}
+
 bool is_carried(int votes, int voters) {
   return votes > 0 && votes >= voters / 2;
 }
@@ -75,32 +96,27 @@ Result<DropPolicy> parse_drop(std::string_view name) {
 }
 
 std::int64_t blocks_lacking(std::span<const DropCandidate> candidates) {
-  std::int64_t awaited = 0;
-  std::int64_t waiting = 0;
+  const Queued queued = queued_in(candidates);
+  std::int64_t lacking = queued.blocks;
   for (const DropCandidate& candidate : candidates) {
-    awaited += candidate.kv_blocks_awaited;
-    waiting += candidate.waiting;
-  }
-  const std::int64_t request = waiting == 0 ? 1 : std::max<std::int64_t>(1, awaited / waiting);
-  std::int64_t lacking = awaited;
-  for (const DropCandidate& candidate : candidates) {
-    lacking -= (candidate.kv_blocks - candidate.kv_blocks_used) / request * request;
+    lacking -= free_for(queued, candidate.kv_blocks - candidate.kv_blocks_used);
   }
   return lacking;
 }
 
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
-                                     std::span<const DropCopy> copies, std::int64_t block_bytes) {
+                                     std::span<const DropHolding> holdings,
+                                     std::int64_t block_bytes) {
   struct Kind {
     std::vector<DropGroup> groups;  // each candidate is a stage
     int layers = 0;
   };
   std::map<std::pair<std::size_t, int>, Kind> kinds;  // candidates of few replicas first
-  for (const DropCopy& copy : copies) {
-    Kind& kind = kinds[{candidates[copy.candidate].replicas.size(), copy.kind}];
-    kind.layers = copy.layers;
+  for (const DropHolding& holding : holdings) {
+    Kind& kind = kinds[{candidates[holding.candidate].replicas.size(), holding.kind}];
+    kind.layers = holding.layers;
     kind.groups.push_back(
-        {.replicas = {static_cast<int>(copy.candidate)}, .layer_bytes = copy.layer_bytes});
+        {.replicas = {static_cast<int>(holding.candidate)}, .layer_bytes = holding.layer_bytes});
   }
   std::int64_t required_bytes = blocks_lacking(candidates) * block_bytes;
   GroupWish wish{.groups = {}, .by = GroupBy::kLayers};
@@ -123,12 +139,15 @@ std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
 }
 
 std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates) {
+  const Queued queued = queued_in(candidates);
   const std::int64_t lacking = blocks_lacking(candidates);
   for (const DropCandidate& candidate : candidates) {
     const std::int64_t demand = candidate.kv_blocks_used + candidate.kv_blocks_awaited;
-    const std::int64_t lost = candidate.kv_blocks - candidate.whole_kv_blocks;
-    if (candidate.by_layers && candidate.largest_need <= candidate.home_kv_blocks &&
-        lacking + lost <= 0 &&
+    const std::int64_t lost =
+        free_for(queued, candidate.kv_blocks - candidate.kv_blocks_used) -
+        free_for(queued, candidate.whole_kv_blocks - candidate.kv_blocks_used);
+    if (candidate.by_layers && candidate.settled &&
+        candidate.largest_need <= candidate.home_kv_blocks && lacking + lost <= 0 &&
         static_cast<double>(demand) <
             kRestoreBelowShare * static_cast<double>(candidate.whole_kv_blocks)) {
       return GroupWish{.groups = candidate.homes};

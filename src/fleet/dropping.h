@@ -26,10 +26,12 @@ enum class DropPolicy : std::uint8_t {
 std::string_view to_string(DropPolicy policy);
 Result<DropPolicy> parse_drop(std::string_view name);
 
-// A replica or group as the policy sees it.
+// A replica or group as the policy sees it. One that changes counts with the KV that it will have:
+// replicas that become a group are one candidate, and so is a group that parts.
 struct DropCandidate {
   std::vector<ReplicaId> replicas;  // ascending
   bool by_layers = false;           // a group that has dropped layers
+  bool settled = true;              // neither its group nor its form changes
   std::int64_t kv_blocks = 0;
   std::int64_t kv_blocks_used = 0;
   std::int64_t kv_blocks_awaited = 0;         // blocks that queued requests need
@@ -40,8 +42,8 @@ struct DropCandidate {
   std::int64_t largest_need = 0;              // blocks of its longest request when that ends
 };
 
-// What a candidate holds now.
-struct DropCopy {
+// What the devices of a settled candidate hold.
+struct DropHolding {
   std::size_t candidate = 0;     // index
   int kind = 0;                  // equal for those that may become one group
   int layers = 0;                // layers that each device of it holds, at least
@@ -54,13 +56,14 @@ std::int64_t blocks_lacking(std::span<const DropCandidate> candidates);
 
 // Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
 // less. Nothing if no request lacks KV, or nothing can be dropped. Candidates of few replicas come
-// first. Those without a copy here stay as they are.
+// first. Those without a holding here stay as they are.
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
-                                     std::span<const DropCopy> copies, std::int64_t block_bytes);
+                                     std::span<const DropHolding> holdings,
+                                     std::int64_t block_bytes);
 
-// Returns a group that is to part: what is in use and awaited in it is below 50 % of what its parts
-// have together (section 4.4), each of its requests fits one of them, and no queued request lacks
-// KV once it has parted. A group of groups parts into these first.
+// Returns a settled group that is to part: what is in use and awaited in it is below 50 % of what
+// its parts have together (section 4.4), each of its requests fits one of them, and no queued
+// request lacks KV once it has parted. A group of groups parts into these first.
 std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidates);
 
 // The rule of KunServe's released code, which is not the paper's. Replicas vote to drop if their

@@ -43,16 +43,16 @@ std::string shown(const std::optional<GroupWish>& wish) {
 // Returns the groups that are chosen if all candidates of equal size have equal forms, with layers
 // of ten blocks.
 std::string drop_of(const std::vector<DropCandidate>& candidates, int layers = 8) {
-  std::vector<DropCopy> copies;
+  std::vector<DropHolding> holdings;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     if (!candidates[i].by_layers) {
-      copies.push_back({.candidate = i,
-                        .kind = static_cast<int>(candidates[i].replicas.size()),
-                        .layers = layers,
-                        .layer_bytes = 10 * kBlockBytes});
+      holdings.push_back({.candidate = i,
+                          .kind = static_cast<int>(candidates[i].replicas.size()),
+                          .layers = layers,
+                          .layer_bytes = 10 * kBlockBytes});
     }
   }
-  return shown(choose_drop(candidates, copies, kBlockBytes));
+  return shown(choose_drop(candidates, holdings, kBlockBytes));
 }
 
 TEST(Dropping, AsManyGroupsFormAsTheLackOfKvNeeds) {
@@ -102,11 +102,11 @@ TEST(Dropping, PipelinesBecomeOneWhenNoReplicaIsLeft) {
     const std::vector candidates = {drop_candidate({0, 1}, 40, awaited),
                                     drop_candidate({2, 3}, 40, 0), drop_candidate({4}, 20, 0),
                                     drop_candidate({5}, 20, 0)};
-    std::vector<DropCopy> copies(4, {.layers = 4, .layer_bytes = 10 * kBlockBytes});
+    std::vector<DropHolding> holdings(4, {.layers = 4, .layer_bytes = 10 * kBlockBytes});
     for (std::size_t i = 0; i < 4; ++i) {
-      copies[i].candidate = i;
+      holdings[i].candidate = i;
     }
-    return shown(choose_drop(candidates, copies, kBlockBytes));
+    return shown(choose_drop(candidates, holdings, kBlockBytes));
   };
   EXPECT_EQ(chosen(9), "45");
   EXPECT_EQ(chosen(19), "45 0123");
@@ -123,13 +123,13 @@ TEST(Dropping, OnlyEqualFormsBecomeOneGroup) {
   EXPECT_EQ(drop_of({by_shards, other}), "0123");
   const std::vector three = {drop_candidate({0}, 20, 11), drop_candidate({1}, 20, 0),
                              drop_candidate({2}, 20, 0)};
-  const DropCopy copy{.layers = 8, .layer_bytes = 1000};
-  std::vector<DropCopy> copies(3, copy);
+  const DropHolding holding{.layers = 8, .layer_bytes = 1000};
+  std::vector<DropHolding> holdings(3, holding);
   for (std::size_t i = 0; i < 3; ++i) {
-    copies[i].candidate = i;
-    copies[i].kind = i == 1 ? 1 : 0;
+    holdings[i].candidate = i;
+    holdings[i].kind = i == 1 ? 1 : 0;
   }
-  const std::optional<GroupWish> wish = choose_drop(three, copies, kBlockBytes);
+  const std::optional<GroupWish> wish = choose_drop(three, holdings, kBlockBytes);
   EXPECT_EQ(shown(wish), "02");
   EXPECT_EQ(wish->by, GroupBy::kLayers);
 }
@@ -163,6 +163,27 @@ TEST(Dropping, LayersStayDroppedWhileARequestIsLongerThanAReplicaHolds) {
   EXPECT_EQ(shown(choose_restore(std::vector{group})), "0 1");
   group.largest_need = 21;
   EXPECT_EQ(shown(choose_restore(std::vector{group})), "");
+}
+
+TEST(Dropping, AGroupThatChangesIsNotRestored) {
+  DropCandidate group = drop_candidate({0, 1}, 10, 0);
+  group.settled = false;
+  EXPECT_EQ(shown(choose_restore(std::vector{group, drop_candidate({2, 3}, 10, 0)})), "2 3");
+}
+
+// Without the group, 25 blocks are free instead of 30.
+TEST(Dropping, LayersStayDroppedIfWhatRemainsFreeHoldsTooFewWholeRequests) {
+  DropCandidate group = drop_candidate({0, 1}, 15, 0);
+  group.kv_blocks = 45;
+  const auto with = [&](std::int64_t awaited, int waiting) {
+    DropCandidate other = drop_candidate({2}, 20, awaited);
+    other.waiting = waiting;
+    return shown(choose_restore(std::vector{group, other}));
+  };
+  EXPECT_EQ(with(24, 1), "0 1") << "25 blocks hold it";
+  EXPECT_EQ(with(26, 1), "");
+  EXPECT_EQ(with(24, 2), "0 1");
+  EXPECT_EQ(with(26, 2), "") << "25 blocks hold one of 13";
 }
 
 TEST(Dropping, LayersStayDroppedWhileRequestsWouldLackKvWithThem) {
@@ -266,6 +287,50 @@ TEST(Dropping, WhatCopiesFreeIsWhatTheyAreNow) {
     scene.expect_all_answered();
     EXPECT_EQ(scene.sink.groups->together_total, lowered ? 2 : 1);
   }
+}
+
+// Each group makes room for one more request. The second one begins while the first one forms, and
+// one parts while the other one does.
+TEST(Dropping, GroupsFormAndPartWhileOthersDo) {
+  GroupScene scene({.replicas = 4, .blocks = 48, .drop = DropPolicy::kPaper});
+  for (int topic = 0; topic < 4; ++topic) {
+    scene.arrive(topic, 192, 1);  // fills a replica
+  }
+  scene.arrive(4, 40, 1);
+  ASSERT_EQ(scene.sink.groups->running.size(), 1U);
+  scene.send(Tick{});
+  EXPECT_EQ(scene.sink.groups->running.size(), 1U) << "what it will have suffices";
+  scene.arrive(5, 40, 1);
+  ASSERT_EQ(scene.sink.groups->running.size(), 2U);
+  EXPECT_EQ(scene.sink.groups->running.back().record.replicas,
+            (std::vector{ReplicaId{2}, ReplicaId{3}}));
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.groups(), "0 1 2 3");
+  std::vector<RegroupRecord> parted = scene.sink.groups->history;
+  std::erase_if(parted, [](const RegroupRecord& record) { return record.together; });
+  ASSERT_EQ(parted.size(), 2U);
+  EXPECT_LT(parted[1].asked_ns, parted[0].done_ns);
+}
+
+// Replicas that an operator lets change stay with that.
+TEST(Dropping, APolicyLeavesReplicasAloneThatChange) {
+  GroupScene scene({.replicas = 4, .blocks = 48, .drop = DropPolicy::kPaper});
+  for (int topic = 0; topic < 4; ++topic) {
+    scene.arrive(topic, 192, 1);
+  }
+  ASSERT_TRUE(scene.want({{1, 2}}, GroupBy::kLayers).ok());
+  scene.arrive(4, 40, 1);
+  EXPECT_EQ(scene.sink.groups->running.size(), 1U) << "what the group will have suffices";
+  scene.arrive(5, 40, 1);
+  const std::vector<RunningRegroup>& running = scene.sink.groups->running;
+  ASSERT_EQ(running.size(), 2U);
+  EXPECT_EQ(running[0].record.replicas, (std::vector{ReplicaId{1}, ReplicaId{2}}));
+  EXPECT_EQ(running[0].record.reason, "an operator's wish");
+  EXPECT_EQ(running[1].record.replicas, (std::vector{ReplicaId{0}, ReplicaId{3}}));
+  EXPECT_EQ(running[1].record.reason, "queued requests lack KV");
+  scene.settle();
+  scene.expect_all_answered();
 }
 
 // A burst comes while a group waits for room in its replicas: it stays.

@@ -115,7 +115,7 @@ void Fleet::regroup(TimeNs now_ns) {
     scale_down(now_ns);
   }
   if (config.drop == DropPolicy::kPaper) {
-    grouping_.busy() ? keep_dropped(now_ns) : drop_or_restore(now_ns);
+    drop_or_restore(now_ns);
   }
   if (config.drop == DropPolicy::kReleased && !grouping_.busy()) {
     drop_by_vote(now_ns);

@@ -130,10 +130,10 @@ class Fleet : private TokenSink {
   Status ask(const GroupWish& wish, const std::string& reason, bool for_long, TimeNs now_ns);
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
-  std::optional<std::vector<DropCandidate>> drop_candidates() const;
-  std::vector<DropCopy> drop_copies(std::span<const DropCandidate> candidates) const;
+  std::vector<DropCandidate> drop_candidates() const;
+  std::vector<DropHolding> drop_holdings(std::span<const DropCandidate> candidates) const;
   void drop_or_restore(TimeNs now_ns);
-  void keep_dropped(TimeNs now_ns);
+  bool keep_dropped(TimeNs now_ns);
   std::int64_t lacking_blocks() const;
   void drop_by_vote(TimeNs now_ns);
   void tell_replicas_wanted(TimeNs now_ns);

@@ -25,26 +25,40 @@ int least_layers(const Form& form) {
 
 }  // namespace
 
-// Returns all that serve; nothing while the KV cache of one may be about to grow.
-std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
+// Returns all that serve.
+std::vector<DropCandidate> Fleet::drop_candidates() const {
   std::vector<DropCandidate> candidates;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     const ReplicaId replica{static_cast<std::int32_t>(i)};
     if (!in_service(i)) {
       continue;
     }
-    if (!stations_[i].engine->form_at_rest()) {
-      return std::nullopt;
-    }
+    const Engine& engine = *stations_[i].engine;
     const Observation& seen = seen_[i];
-    DropCandidate& candidate =
-        candidates.emplace_back(DropCandidate{.replicas = grouping_.replicas_of(replica),
-                                              .by_layers = serves_by_layers(i),
-                                              .kv_blocks = seen.kv_blocks,
-                                              .kv_blocks_used = seen.kv_blocks_used,
-                                              .kv_blocks_awaited = seen.kv_blocks_awaited,
-                                              .waiting = seen.waiting,
-                                              .whole_kv_blocks = seen.kv_blocks});
+    const bool changes = grouping_.changes(replica);
+    const std::vector<ReplicaId> replicas =
+        changes ? grouping_.changing(replica) : grouping_.replicas_of(replica);
+    const auto known = changes ? std::ranges::find(candidates, replicas, &DropCandidate::replicas)
+                               : candidates.end();
+    if (known != candidates.end()) {  // another home of a change
+      known->kv_blocks_used += seen.kv_blocks_used;
+      known->kv_blocks_awaited += seen.kv_blocks_awaited;
+      known->waiting += seen.waiting;
+      continue;
+    }
+    const std::int64_t blocks = changes                 ? grouping_.kv_blocks_ahead(replica)
+                                : engine.form_at_rest() ? seen.kv_blocks
+                                                        : engine.kv_blocks_ahead();
+    DropCandidate& candidate = candidates.emplace_back(
+        DropCandidate{.replicas = replicas,
+                      .by_layers = !changes && serves_by_layers(i),
+                      .settled = grouping_.settled(replica) && engine.form_at_rest(),
+                      .kv_blocks = blocks,
+                      .kv_blocks_used = seen.kv_blocks_used,
+                      .kv_blocks_awaited = seen.kv_blocks_awaited,
+                      .waiting = seen.waiting,
+                      .whole_kv_blocks = blocks,
+                      .homes = {}});
     if (candidate.by_layers) {
       const Group& group = grouping_.group(replica);
       candidate.homes = grouping_.homes_of(replica);
@@ -56,15 +70,18 @@ std::optional<std::vector<DropCandidate>> Fleet::drop_candidates() const {
 }
 
 // Returns what candidates hold that may drop copies.
-std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidates) const {
+std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> candidates) const {
   const ModelSpec& spec = grouping_.config().spec;
   struct Kind {
     Form form;
     ReplicaId first;
   };
   std::vector<Kind> kinds;
-  std::vector<DropCopy> copies;
+  std::vector<DropHolding> holdings;
   for (std::size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
+    if (!candidates[i].settled) {
+      continue;
+    }
     const ReplicaId first = candidates[i].replicas.front();
     Form form = joined_form(at(first).form().value_or(grouping_.loaded_form(first)), 1);
     const auto same = std::ranges::find_if(kinds, [&](const Kind& kind) {
@@ -72,7 +89,7 @@ std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidat
              (!candidates[i].by_layers || grouping_.made_alike(kind.first, first));
     });
     const auto kind = same - kinds.begin();
-    copies.push_back(
+    holdings.push_back(
         {.candidate = i,
          .kind = static_cast<int>(kind),
          .layers = least_layers(form),
@@ -82,18 +99,20 @@ std::vector<DropCopy> Fleet::drop_copies(std::span<const DropCandidate> candidat
       kinds.push_back({std::move(form), first});
     }
   }
-  return copies;
+  return holdings;
 }
 
-// Forms or parts groups by layers if the policy finds a reason.
+// Forms or parts groups by layers if the policy finds a reason. Replicas that change already go on
+// with that.
 void Fleet::drop_or_restore(TimeNs now_ns) {
-  auto candidates = now_ns < attempts_.not_before_ns ? std::nullopt : drop_candidates();
-  if (!candidates) {
+  std::vector<DropCandidate> candidates = drop_candidates();
+  const bool lacks = blocks_lacking(candidates) > 0;
+  if ((lacks && keep_dropped(now_ns)) || now_ns < attempts_.not_before_ns) {
     return;
   }
   const GroupConfig& config = grouping_.config();
-  if (blocks_lacking(*candidates) > 0) {
-    const auto drop = choose_drop(*candidates, drop_copies(*candidates),
+  if (lacks) {
+    const auto drop = choose_drop(candidates, drop_holdings(candidates),
                                   kv_block_bytes(config.spec, config.form.kv));
     bool some = !drop;
     for (const auto& group : drop ? drop->groups : std::vector<std::vector<ReplicaId>>()) {
@@ -109,26 +128,25 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
   if (!config.restores) {
     return;
   }
-  for (DropCandidate& candidate : *candidates) {
+  for (DropCandidate& candidate : candidates) {
     candidate.largest_need =
         candidate.by_layers ? at(candidate.replicas.front()).largest_need() : 0;
   }
-  if (const auto restore = choose_restore(*candidates)) {
+  if (const auto restore = choose_restore(candidates)) {
     (void)grouping_.want(*restore, "KV in use fits the replicas with all layers", false, now_ns);
   }
 }
 
-// Keeps a group that waits for room in its replicas if queued requests lack KV again.
-void Fleet::keep_dropped(TimeNs now_ns) {
-  if (lacking_blocks() <= 0) {
-    return;
-  }
+// Keeps groups that wait for room in their replicas. Returns false if there are none.
+bool Fleet::keep_dropped(TimeNs now_ns) {
+  bool some = false;
   for (const ReplicaId waits : grouping_.waiting_to_part()) {
     if (grouping_.waits_to_part(waits) && grouping_.group(waits).by == GroupBy::kLayers) {
       const GroupWish wish{.groups = {grouping_.changing(waits)}, .by = GroupBy::kLayers};
-      (void)grouping_.want(wish, kLacksKv, false, now_ns);
+      some = grouping_.want(wish, kLacksKv, false, now_ns).ok() || some;
     }
   }
+  return some;
 }
 
 // Returns the blocks that queued requests need beyond those that are free. A group that waits to
@@ -150,8 +168,12 @@ std::int64_t Fleet::lacking_blocks() const {
 
 // Forms or parts groups by layers if the replicas vote for it.
 void Fleet::drop_by_vote(TimeNs now_ns) {
-  const auto candidates = now_ns < attempts_.not_before_ns ? std::nullopt : drop_candidates();
-  const auto wish = candidates ? shortage_.vote.vote(*candidates, now_ns) : std::nullopt;
+  if (now_ns < attempts_.not_before_ns) {
+    return;
+  }
+  const std::vector<DropCandidate> candidates = drop_candidates();
+  const bool settled = std::ranges::all_of(candidates, &DropCandidate::settled);
+  const auto wish = settled ? shortage_.vote.vote(candidates, now_ns) : std::nullopt;
   if (!wish) {
     return;
   }

@@ -67,13 +67,17 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   return HandOver::kDone;
 }
 
-// After a failure no policy asks for a group for a while, which is longer after each in a row.
+// After a failure no policy asks for a group for a while, which is longer after each in a row. What
+// fails meanwhile was asked for before, so it is no further attempt.
 void Fleet::count_failures(TimeNs now_ns) {
   constexpr int kMostDoublings = 5;
   if (grouping_.failures().count == attempts_.failures_seen) {
     return;
   }
   attempts_.failures_seen = grouping_.failures().count;
+  if (now_ns < attempts_.not_before_ns) {
+    return;
+  }
   const TimeNs since_pause_ns = now_ns - attempts_.not_before_ns;
   int& in_a_row = attempts_.failed_in_a_row;
   in_a_row = since_pause_ns > (kNsPerS << kMostDoublings) ? 0 : in_a_row;

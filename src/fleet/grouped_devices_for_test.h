@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,12 +67,12 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
   void join(const std::vector<ReplicaId>& replicas) override {
     push_change(replicas.front(), Turn::kJoin, replicas);
   }
-  void unify(ReplicaId group) override { push_change(group, Turn::kUnify); }
-  void divide(ReplicaId group) override { push_change(group, Turn::kDivide); }
-  void part(ReplicaId group) override { push_change(group, Turn::kPart); }
+  void unify(ReplicaId group) override { push_change(group, Turn::kUnify, homes_of(group)); }
+  void divide(ReplicaId group) override { push_change(group, Turn::kDivide, homes_of(group)); }
+  void part(ReplicaId group) override { push_change(group, Turn::kPart, homes_of(group)); }
   void start(ReplicaId group, std::vector<StepPlan> plans) override {
     ASSERT_FALSE(std::ranges::all_of(plans, &std::vector<TokenId>::empty, &StepPlan::tokens));
-    queue(group).push_back(Joint{std::move(plans), joined_homes(group)});
+    queue(group).push_back(Joint{std::move(plans), homes_of(group)});
   }
   void keep(ReplicaId group, std::vector<std::vector<BlockId>> live) override {
     queue(group).push_back(Keep{std::move(live)});
@@ -101,9 +102,8 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
   // Does the next work of a replica or group, and returns the events that tell of it.
   std::vector<std::pair<ReplicaId, decltype(Event::what)>> work(ReplicaId replica) {
     events_.clear();
-    Work next = std::move(queue(replica).front());
-    queue(replica).pop_front();
-    std::visit([&](auto& what) { run(replica, what); }, next);
+    leave_groups(replica, changes_ + 1);
+    run_next(replica);
     return std::move(events_);
   }
 
@@ -139,15 +139,26 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
   std::vector<std::string> log;
 
  private:
-  // Returns the homes of the group that there is once the queued changes are done.
-  std::vector<ReplicaId> joined_homes(ReplicaId first) {
-    for (auto work = queue(first).rbegin(); work != queue(first).rend(); ++work) {
-      const auto* change = std::get_if<Change>(&*work);
+  // Returns the homes of each group that a replica leads once the queued changes are done, the
+  // innermost group first.
+  std::vector<std::vector<ReplicaId>> led_by(ReplicaId first) {
+    std::vector<std::vector<ReplicaId>> groups;
+    if (joined_.contains(first)) {
+      std::ranges::transform(joined_.at(first), std::back_inserter(groups), &Group::homes);
+    }
+    for (const Work& work : queue(first)) {
+      const auto* change = std::get_if<Change>(&work);
       if (change != nullptr && change->turn == Turn::kJoin) {
-        return change->replicas;
+        groups.push_back(change->replicas);
+      } else if (change != nullptr && change->turn == Turn::kPart) {
+        groups.pop_back();
       }
     }
-    return group(first).homes;
+    return groups;
+  }
+  std::vector<ReplicaId> homes_of(ReplicaId first) {
+    const auto groups = led_by(first);
+    return groups.empty() ? std::vector{first} : groups.back();
   }
   // Returns the replicas whose devices compute together with this one's once the queued changes are
   // done.
@@ -162,23 +173,7 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     for (std::size_t before = 0; before != devices.size();) {
       before = devices.size();
       for (std::size_t i = 0; i < queues_.size(); ++i) {
-        const ReplicaId first{static_cast<std::int32_t>(i)};
-        std::vector<std::vector<ReplicaId>> groups;
-        if (joined_.contains(first)) {
-          for (const Group& group : joined_.at(first)) {
-            groups.push_back(group.homes);
-          }
-        }
-        for (const Work& work : queues_[i]) {
-          if (const auto* change = std::get_if<Change>(&work)) {
-            if (change->turn == Turn::kJoin) {
-              groups.push_back(change->replicas);
-            } else if (change->turn == Turn::kPart) {
-              groups.pop_back();
-            }
-          }
-        }
-        std::for_each(groups.begin(), groups.end(), add);
+        std::ranges::for_each(led_by(ReplicaId{static_cast<std::int32_t>(i)}), add);
       }
     }
     return devices;
@@ -262,11 +257,11 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     }
   }
 
-  void push_change(ReplicaId first, Turn turn, std::vector<ReplicaId> replicas = {}) {
+  void push_change(ReplicaId first, Turn turn, std::vector<ReplicaId> replicas) {
     for (const auto& [id, prepared] : prepared_) {
       EXPECT_NE(prepared.replica, first) << "a morph step is pending";
     }
-    for (const ReplicaId replica : replicas.empty() ? homes_of(first) : replicas) {
+    for (const ReplicaId replica : replicas) {
       for (const Work& work : queue(replica)) {
         EXPECT_TRUE(!std::holds_alternative<StepPlan>(work) && !std::holds_alternative<Joint>(work))
             << "a step is in flight";
@@ -279,25 +274,10 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
         }
       }
     }
-    queue(first).push_back(Change{turn, std::move(replicas)});
-  }
-  // Returns the homes of the innermost group that is left once the queued changes are done.
-  std::vector<ReplicaId> homes_of(ReplicaId first) {
-    const auto parts =
-        std::count_if(queue(first).begin(), queue(first).end(), [](const Work& work) {
-          const auto* change = std::get_if<Change>(&work);
-          return change != nullptr && change->turn == Turn::kPart;
-        });
-    const std::vector<Group> none;
-    const auto found = joined_.find(first);
-    const std::vector<Group>& groups = found == joined_.end() ? none : found->second;
-    return std::ssize(groups) > parts ? (groups.end() - 1 - parts)->homes : std::vector{first};
+    queue(first).push_back(Change{turn, std::move(replicas), ++changes_});
   }
   Group& group(ReplicaId first) { return joined_.at(first).back(); }
 
-  std::int64_t pages(const Form& form, int device) const {
-    return pages_on(group_spec(), form, device, budget_.page_bytes);
-  }
   void expect_fits(ReplicaId replica) {
     const auto changes = [](const Work& work) { return std::holds_alternative<Change>(work); };
     if (std::any_of(queue(replica).begin(), queue(replica).end(), changes)) {
@@ -305,7 +285,7 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     }
     const Form& now = form(replica);
     for (int device = 0; device < static_cast<int>(now.group.size()); ++device) {
-      std::int64_t used = pages(now, device);
+      std::int64_t used = pages_on(group_spec(), now, device, budget_.page_bytes);
       Form before = now;
       for (const auto& [id, prepared] : prepared_) {
         if (prepared.replica != replica) {
@@ -339,6 +319,26 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
         << "ids are unique";
     preparing.emplace_back(replica, id);
     expect_fits(replica);
+  }
+
+  void run_next(ReplicaId replica) {
+    if (!queue(replica).empty()) {
+      Work next = std::move(queue(replica).front());
+      queue(replica).pop_front();
+      std::visit([&](auto& what) { run(replica, what); }, next);
+    }
+  }
+  // Lets groups part that other replicas lead and that a replica is to leave by a change that was
+  // asked for before another one: its devices come to that first.
+  void leave_groups(ReplicaId replica, std::uint64_t before) {
+    for (std::size_t i = 0; i < queues_.size(); ++i) {
+      const ReplicaId leader{static_cast<std::int32_t>(i)};
+      while (const auto number =
+                 leader == replica ? std::nullopt : parting(queues_[i], replica, before)) {
+        leave_groups(leader, *number);
+        run_next(leader);
+      }
+    }
   }
 
   void run(ReplicaId replica, StepPlan& plan) {
@@ -406,26 +406,23 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
   void run(ReplicaId first, Change& change) {
     switch (change.turn) {
       case Turn::kJoin:
-        join_now(change.replicas);
-        return;
+        return join_now(change);
       case Turn::kUnify:
-        unify_now(first);
-        return;
+        return unify_now(first);
       case Turn::kDivide:
-        divide_now(first);
-        return;
+        return divide_now(first);
       case Turn::kPart:
-        part_now(first);
-        return;
+        return part_now(first);
     }
   }
-  void join_now(const std::vector<ReplicaId>& replicas) {
+  void join_now(const Change& join) {
+    const std::vector<ReplicaId>& replicas = join.replicas;
     log.push_back("join");
     for (const ReplicaId replica : replicas) {  // what was asked of each before comes first
-      while (replica != replicas.front() && !queue(replica).empty()) {
-        Work before = std::move(queue(replica).front());
-        queue(replica).pop_front();
-        std::visit([&](auto& what) { run(replica, what); }, before);
+      leave_groups(replica, join.number);
+      while (replica != replicas.front() && !queue(replica).empty() &&
+             precedes(queue(replica).front(), join)) {
+        run_next(replica);
       }
     }
     const Form& home = homes_.at(replicas.front()).form;
@@ -493,6 +490,7 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
   std::set<ReplicaId> hung_;
   std::set<ReplicaId> stalled_;
   std::uint64_t pieces_ = 0;
+  std::uint64_t changes_ = 0;  // asked for so far
   std::set<ReplicaId> given_up_;
   std::vector<std::pair<ReplicaId, decltype(Event::what)>> events_;
 };

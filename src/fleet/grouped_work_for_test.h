@@ -1,5 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <optional>
 #include <set>
 #include <utility>
 #include <variant>
@@ -29,6 +33,7 @@ struct GroupedWork {
   struct Change {
     Turn turn = Turn::kJoin;
     std::vector<ReplicaId> replicas;
+    std::uint64_t number = 0;  // in the order in which all were asked for
   };
   // A step that was given up, of which some devices may still tell nonsense. Without plans, any
   // other work that was given up.
@@ -42,6 +47,25 @@ struct GroupedWork {
   };
   using Work =
       std::variant<StepPlan, Joint, Commit, Keep, std::vector<BlockMove>, Change, Lost, CopyIn>;
+
+  // Returns the number of the first change in a queue by which a replica leaves a group, if it was
+  // asked for before another one.
+  static std::optional<std::uint64_t> parting(const std::deque<Work>& queue, ReplicaId replica,
+                                              std::uint64_t before) {
+    for (const Work& work : queue) {
+      const auto* change = std::get_if<Change>(&work);
+      if (change != nullptr && change->turn == Turn::kPart && change->number < before &&
+          std::ranges::find(change->replicas, replica) != change->replicas.end()) {
+        return change->number;
+      }
+    }
+    return std::nullopt;
+  }
+  // Returns true unless the work comes after a change.
+  static bool precedes(const Work& work, const Change& change) {
+    const auto* other = std::get_if<Change>(&work);
+    return other == nullptr || other->number < change.number;
+  }
 
   struct Home {
     TokenKv kv;

@@ -33,9 +33,9 @@ bool within(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
 
 Grouping::Grouping(GroupConfig config, std::vector<Station>& stations, TokenSink& sink)
     : config_(std::move(config)), stations_(stations), sink_(sink), groups_(stations.size()) {
-  Replicas all;
+  std::set<ReplicaId> all;
   for (std::size_t i = 0; i < stations_.size(); ++i) {
-    all.push_back(ReplicaId{static_cast<std::int32_t>(i)});
+    all.insert(ReplicaId{static_cast<std::int32_t>(i)});
   }
   keep_groups(all);
 }
@@ -92,41 +92,19 @@ std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) co
   return groups;
 }
 
-// Makes the groups in which these replicas are the wanted ones, and those of others that were to
-// be in a group with them.
-void Grouping::keep_groups(const Replicas& of) {
-  Replicas kept = of;
-  std::erase_if(wanted_, [&](const Wanted& wanted) {
-    const bool concerned = overlap(wanted.replicas, of);
-    if (concerned) {
-      kept.insert(kept.end(), wanted.replicas.begin(), wanted.replicas.end());
-    }
-    return concerned;
-  });
-  const Shapes now = shapes();
-  for (Replicas& replicas : groups_in(now)) {
-    if (!overlap(replicas, kept)) {
-      continue;
-    }
-    const auto& nested = now[index(replicas.front())];
-    wanted_.push_back(
-        {std::move(replicas), nested.empty() ? std::nullopt : std::optional(nested.back().by)});
-  }
-}
-
 // Returns the next change on the way to the wanted groups, of replicas that no other change
 // concerns; nothing if there is none.
 std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
                                                       const Replicas& changing) const {
   const std::vector<Replicas> groups = groups_in(shapes);
-  const auto apart = [&](const Replicas& group) {
-    const Shape& shape = shapes[index(group.front())].back();
-    return Change{.homes = shape.homes, .by = shape.by, .together = false};
-  };
   for (const Wanted& wanted : wanted_) {
     if (overlap(wanted.replicas, changing)) {
       continue;
     }
+    const auto apart = [&](const Replicas& group) {
+      const Shape& shape = shapes[index(group.front())].back();
+      return Change{.homes = shape.homes, .by = shape.by, .together = false, .wanted = &wanted};
+    };
     std::vector<const Replicas*> inside;
     std::size_t smallest = wanted.replicas.size();
     for (const Replicas& group : groups) {
@@ -146,7 +124,7 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
       }
       continue;
     }
-    Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards)};
+    Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards), .wanted = &wanted};
     const bool alike = std::all_of(inside.begin(), inside.end(), [&](const Replicas* group) {
       return made_alike(shapes, inside.front()->front(), group->front());
     });
@@ -193,8 +171,8 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
   }
   if (*blocks < shape.home.kv.blocks) {
     const ReplicaId first = change.homes.front();
-    if (const Engine& engine = *stations_[index(first)].engine; !engine.form()) {
-      return refused("{}", check_room(engine, first, *blocks, true).error().message);
+    if (Status may = check_morphs(*stations_[index(first)].engine, first, *blocks); !may.ok()) {
+      return refused("{}", may.error().message);
     }
     shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
   }
@@ -252,14 +230,16 @@ std::optional<GroupBy> Grouping::divides_by(const Replicas& replicas) const {
 
 // Returns the groups that the wish asks for, and those it does not touch. Unless an operator asks,
 // groups that there are within others stay as they are when these part.
-std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish, bool insists) const {
+std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish,
+                                                     const std::string& reason,
+                                                     bool insists) const {
   std::vector<Wanted> wanted;
   Replicas named;
   for (Replicas group : wish.groups) {
     std::sort(group.begin(), group.end());
     named.insert(named.end(), group.begin(), group.end());
     const GroupBy by = insists ? wish.by : divides_by(group).value_or(wish.by);
-    wanted.push_back({std::move(group), by});
+    wanted.push_back({std::move(group), by, reason, insists});
   }
   for (const Wanted& before : wanted_) {
     if (!overlap(before.replicas, named)) {
@@ -268,7 +248,7 @@ std::vector<Grouping::Wanted> Grouping::wanted_after(const GroupWish& wish, bool
     }
     for (const ReplicaId replica : before.replicas) {
       if (std::find(named.begin(), named.end(), replica) == named.end()) {
-        wanted.push_back({{replica}, std::nullopt});
+        wanted.push_back({{replica}, std::nullopt, reason, insists});
       }
     }
   }
@@ -280,7 +260,7 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   if (Status valid = check_wish(wish); !valid.ok()) {
     return valid.error();
   }
-  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, insists));
+  std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, reason, insists));
   Shapes ahead = shapes();
   std::vector<Regroup> changes;
   for (const auto& running : running_) {
@@ -293,7 +273,7 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   }
   while (const auto change = next_change(ahead, {})) {
     Result<Regroup> next = look_ahead(*change, ahead);
-    if (next.ok() && next->together && !insists) {
+    if (next.ok() && next->together && !change->wanted->insists) {
       if (Status may = check_shrink(ahead[index(change->homes.front())].back()); !may.ok()) {
         next = refused("{}", may.error().message);
       }
@@ -302,14 +282,16 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
       wanted_ = std::move(before);
       return next.error();
     }
-    next->morph.reason = reason;
+    next->morph.reason = change->wanted->reason;
     changes.push_back(*std::move(next));
   }
   at_rest_ = false;
-  reason_ = reason;
-  insists_ = insists;
   for (const auto& running : running_) {
-    running->insist(insists);
+    const Replicas changing = replicas_of(*running);
+    if (std::any_of(wish.groups.begin(), wish.groups.end(),
+                    [&](const Replicas& group) { return overlap(group, changing); })) {
+      running->insist(insists);
+    }
     running->turn(wanted_together(*running), "turned back: " + reason);
   }
   advance(now_ns);
@@ -440,10 +422,10 @@ void Grouping::begin(const Change& change, TimeNs now_ns) {
     nested.pop_back();
   }
   Regrouping& begun = *running_.back();
-  begun.insist(insists_);
-  begun.begin(reason_, generation_, now_ns);
+  begun.insist(change.wanted->insists);
+  begun.begin(change.wanted->reason, generation_, now_ns);
   if (!change.together && broken(change.homes.front())) {
-    begun.break_up(reason_);
+    begun.break_up(change.wanted->reason);
   }
 }
 
@@ -463,7 +445,7 @@ void Grouping::finish(std::unique_ptr<Regrouping> ended) {
   if (!record.failure.empty()) {
     ++status_.failures_total;
     if (!as_wanted) {
-      keep_groups(replicas);
+      keep_groups({replicas.begin(), replicas.end()});
     }
   }
   if (status_.history.size() == kHistory) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +69,8 @@ class Grouping {
 
   // Returns true if the replica's engine changes now: no KV may migrate to it or from it.
   bool changes(ReplicaId replica) const { return running_of(replica) != nullptr; }
+  // Returns true if the replica or group under this id is as it is wanted, and does not change.
+  bool settled(ReplicaId first) const;
   // Returns true if replicas serve as one, under this replica's id.
   bool is_group(ReplicaId replica) const { return !groups_[index(replica)].empty(); }
   bool serves_by_layers(ReplicaId replica) const {
@@ -97,7 +100,7 @@ class Grouping {
   // Returns true if a group under this id parts although no operator asked for it, and serves until
   // a request has room in a home.
   bool waits_to_part(ReplicaId replica) const;
-  // Returns the ids of all such groups; none while anything else changes.
+  // Returns the ids of all such groups.
   std::vector<ReplicaId> waiting_to_part() const;
   // Steps that failed and changes that were given up or ordered back, so far.
   struct Failures {
@@ -110,6 +113,8 @@ class Grouping {
   std::vector<ReplicaId> replicas_of(ReplicaId replica) const;
   // Returns the replicas of the change that concerns this one now.
   std::vector<ReplicaId> changing(ReplicaId replica) const;
+  // Returns the KV blocks that they have together once that change has ended.
+  std::int64_t kv_blocks_ahead(ReplicaId changing) const;
   // Returns the replicas of each home of the group under this id.
   std::vector<std::vector<ReplicaId>> homes_of(ReplicaId group) const;
   std::shared_ptr<const GroupsStatus> status_if_changed();
@@ -119,11 +124,14 @@ class Grouping {
   struct Wanted {
     Replicas replicas;  // ascending
     std::optional<GroupBy> by;
+    std::string reason;
+    bool insists = false;
   };
   struct Change {
     Replicas homes;
     GroupBy by = GroupBy::kShards;
     bool together = true;
+    const Wanted* wanted = nullptr;  // the group to which it leads
   };
   using Shape = GroupShape;                        // a group without its engines, to look ahead
   using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
@@ -146,8 +154,9 @@ class Grouping {
   Status check_shrink(Shape shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;
-  std::vector<Wanted> wanted_after(const GroupWish& wish, bool insists) const;
-  void keep_groups(const Replicas& of);
+  std::vector<Wanted> wanted_after(const GroupWish& wish, const std::string& reason,
+                                   bool insists) const;
+  void keep_groups(std::set<ReplicaId> kept);
   bool wanted_together(const Regrouping& running) const;
   void begin_all(TimeNs now_ns);
   void begin(const Change& change, TimeNs now_ns);
@@ -157,17 +166,15 @@ class Grouping {
   std::vector<Station>& stations_;
   TokenSink& sink_;
   std::vector<std::vector<Group>> groups_;  // by first replica, the innermost group first
-  std::vector<Wanted> wanted_;
-  std::string reason_;
-  bool insists_ = false;
-  bool at_rest_ = true;  // the wanted groups are there
+  std::vector<Wanted> wanted_;              // each replica is in one
+  bool at_rest_ = true;                     // the wanted groups are there
   bool told_at_rest_ = false;
   std::vector<std::unique_ptr<Regrouping>> running_;  // in the order in which they began
   std::uint64_t generation_ = 0;
   std::vector<std::pair<RequestId, ReplicaId>> moved_;
   Failures failures_;
   GroupsStatus status_;  // history and counters
-  std::string told_;     // what the latest status said of the change under way
+  std::string told_;     // what the latest status said of the changes under way
 };
 
 }  // namespace protean

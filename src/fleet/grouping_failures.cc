@@ -1,4 +1,5 @@
-// How groups lose members whose devices have failed (KunServe section 4.4).
+// How groups lose members whose devices have failed (KunServe section 4.4), and what is wanted
+// after a change that failed.
 
 #include <algorithm>
 #include <utility>
@@ -46,6 +47,7 @@ bool Grouping::engine_lives(ReplicaId replica) const {
 void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   status_.failed.push_back({replica, now_ns, why});
   told_at_rest_ = false;
+  const std::string reason = fmt::format("replica {} {}", replica.value, why);
   std::vector<Wanted> wanted;
   for (const Wanted& before : wanted_) {
     const Replicas& group = before.replicas;
@@ -54,16 +56,47 @@ void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
       continue;
     }
     for (const ReplicaId one : group) {
-      wanted.push_back({{one}, std::nullopt});
+      wanted.push_back({{one}, std::nullopt, reason, before.insists});
     }
   }
   wanted_ = std::move(wanted);
   at_rest_ = false;
-  reason_ = fmt::format("replica {} {}", replica.value, why);
   for (const auto& running : running_) {
     const Replicas concerned = replicas_of(*running);
     if (std::find(concerned.begin(), concerned.end(), replica) != concerned.end()) {
-      running->break_up(reason_);
+      running->break_up(reason);
+    }
+  }
+}
+
+// Makes the groups in which these replicas are, or which they become by a change that goes on, the
+// wanted ones, and those of others that were to be in a group with them.
+void Grouping::keep_groups(std::set<ReplicaId> kept) {
+  Shapes ahead = shapes();
+  for (const auto& running : running_) {
+    if (running->together()) {
+      ahead[index(running->group().homes.front())].push_back(running->group());
+    }
+  }
+  std::vector<Replicas> groups = groups_in(ahead);
+  const auto joins = [&kept](const Replicas& replicas) {
+    const bool concerned = std::any_of(replicas.begin(), replicas.end(),
+                                       [&](ReplicaId replica) { return kept.contains(replica); });
+    if (concerned) {
+      kept.insert(replicas.begin(), replicas.end());
+    }
+    return concerned;
+  };
+  for (std::size_t before = 0; before != kept.size();) {
+    before = kept.size();
+    std::erase_if(wanted_, [&](const Wanted& wanted) { return joins(wanted.replicas); });
+    std::for_each(groups.begin(), groups.end(), joins);
+  }
+  for (Replicas& replicas : groups) {
+    if (kept.contains(replicas.front())) {
+      const auto& nested = ahead[index(replicas.front())];
+      const auto by = nested.empty() ? std::nullopt : std::optional(nested.back().by);
+      wanted_.push_back({std::move(replicas), by, {}, false});
     }
   }
 }

@@ -5,32 +5,56 @@
 #include <optional>
 #include <string>
 
+#include "control/plan_regroup.h"
 #include "fleet/grouping.h"
 
 namespace protean {
 
 std::optional<std::vector<ReplicaId>> Grouping::parting(GroupBy by) const {
   const auto found = std::find_if(running_.begin(), running_.end(), [&](const auto& running) {
-    return !running->together() && running->group().by == by;
+    return !running->together() && !running->hurries() && running->group().by == by;
   });
-  return found == running_.end() || insists_ ? std::nullopt
-                                             : std::optional((*found)->group().homes);
+  return found == running_.end() ? std::nullopt : std::optional((*found)->group().homes);
 }
 
 bool Grouping::waits_to_part(ReplicaId replica) const {
   const Regrouping* running = running_of(replica);
-  return running != nullptr && !insists_ && running->waits_to_part() &&
+  return running != nullptr && !running->hurries() && running->waits_to_part() &&
          running->group().homes.front() == replica;
 }
 
 std::vector<ReplicaId> Grouping::waiting_to_part() const {
   std::vector<ReplicaId> waiting;
   for (const auto& running : running_) {
-    waiting.push_back(running->group().homes.front());
+    const ReplicaId first = running->group().homes.front();
+    if (waits_to_part(first)) {
+      waiting.push_back(first);
+    }
   }
-  const bool all = std::all_of(waiting.begin(), waiting.end(),
-                               [this](ReplicaId first) { return waits_to_part(first); });
-  return all ? waiting : std::vector<ReplicaId>();
+  return waiting;
+}
+
+bool Grouping::settled(ReplicaId first) const {
+  if (at_rest_) {
+    return true;
+  }
+  const Replicas now = replicas_of(first);
+  return !changes(first) && std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& wanted) {
+    return wanted.replicas == now;
+  });
+}
+
+std::int64_t Grouping::kv_blocks_ahead(ReplicaId changing) const {
+  const Regrouping& running = *running_of(changing);
+  GroupShape shape = running.group();
+  if (shape.wide.group.empty()) {  // the replicas' forms are not at rest yet
+    const Form home = joined_form(form_of(shapes(), shape.homes.front()), 1);
+    const auto wide = divided_form(home, static_cast<int>(shape.homes.size()), shape.by);
+    shape.home = home;
+    shape.wide = wide.ok() ? *wide : Form();
+  }
+  return running.together() && !shape.wide.group.empty() ? most_kv_blocks(config_, shape.wide)
+                                                         : shape.blocks_apart();
 }
 
 std::optional<TimeNs> Grouping::next_deadline_ns() const {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "cost/group_cost.h"
 #include "cost/hold_pages.h"
 
 namespace protean {
@@ -127,7 +128,7 @@ void Regrouping::break_up(const std::string& why) {
   }
   news_.failure.reset();  // no attempt to form a group has failed
   record_.failure = why;
-  parts_ = Parts::kBroken;
+  haste_ = Haste::kBroken;
   if (joint_) {
     join_executors();  // steps in flight are forgotten
   }

@@ -79,8 +79,11 @@ struct Group : GroupShape {
   std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
 };
 
-// Refuses to shrink a replica's KV to so many blocks for a group: its form never changes, a request
-// needs more, or more are in use. The latter only if no request may be preempted.
+// Refuses to shrink a replica's KV to so many blocks for a group if its form never changes.
+Status check_morphs(const Engine& engine, ReplicaId replica, std::int64_t blocks);
+
+// Refuses it by check_morphs(), or because a request needs more, or more are in use. The latter
+// only if no request may be preempted.
 Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt);
 
 // Refuses a group for which the KV of its homes shrinks, by check_room() of each home that serves
@@ -120,8 +123,10 @@ class Regrouping {
   // Changes the direction. With `insists`, requests that find no room in a home are preempted.
   void turn(bool together, const std::string& why);
   void insist(bool insists) {
-    parts_ = broken() ? parts_ : insists ? Parts::kAtOnce : Parts::kWithRoom;
+    haste_ = broken() ? haste_ : insists ? Haste::kPreempts : Haste::kWaits;
   }
+  // Returns true if an operator asked for the change, or devices have failed.
+  bool hurries() const { return haste_ != Haste::kWaits; }
   // Devices of a home have failed: all KV is lost. Takes the group apart without a step, fetching
   // what devices dropped, and lets no home serve until it has parted. The engines must have given
   // up their requests.
@@ -192,7 +197,7 @@ class Regrouping {
   Engine& wide() { return engine(0); }
   ReplicaId first() const { return group_.homes.front(); }
   std::size_t count() const { return group_.homes.size(); }
-  bool broken() const { return parts_ == Parts::kBroken; }
+  bool broken() const { return haste_ == Haste::kBroken; }
   bool wide_serves() const { return stage_ == Stage::kShrinking || stage_ == Stage::kDividing; }
   const Form& target() const { return together_ ? group_.wide : joined_; }
 
@@ -226,12 +231,12 @@ class Regrouping {
   TokenSink& sink_;
   Group group_;
   bool together_;
-  enum class Parts : std::uint8_t {
-    kWithRoom,  // waits until each request has room in a home
-    kAtOnce,    // preempts requests without room
+  enum class Haste : std::uint8_t {
+    kWaits,     // until each request has room in a home
+    kPreempts,  // requests without room
     kBroken,    // the requests are gone, and no home serves until all have parted
   };
-  Parts parts_ = Parts::kWithRoom;
+  Haste haste_ = Haste::kWaits;
   bool asked_ = false;  // the group's engine for the homes' form
   Stage stage_;
   RegroupRecord record_;

@@ -17,12 +17,18 @@ constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
 
 }  // namespace
 
+Status check_morphs(const Engine& engine, ReplicaId replica, std::int64_t blocks) {
+  return engine.form()
+             ? Status()
+             : make_error(ErrorCode::kInvalidArgument,
+                          "KV of replica {} has to shrink to {} blocks: start the server with "
+                          "--morph, or with that many blocks",
+                          replica.value, blocks);
+}
+
 Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt) {
-  if (!engine.form()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "KV of replica {} has to shrink to {} blocks: start the server with --morph, "
-                      "or with that many blocks",
-                      replica.value, blocks);
+  if (Status may = check_morphs(engine, replica, blocks); !may.ok()) {
+    return may;
   }
   if (const std::int64_t needed = engine.largest_need(); needed > blocks) {
     return make_error(ErrorCode::kExhausted,
@@ -74,7 +80,8 @@ std::optional<Error> Regrouping::shrink_homes(std::int64_t blocks) {
                     .shrunk_from = group_.home.kv.blocks};
   shrunk.home.kv.blocks = blocks;
   shrunk.wide = divided_form(shrunk.home, static_cast<int>(count()), group_.by).value();
-  if (Status may = check_shrunk(config_, stations_, shrunk, parts_ == Parts::kAtOnce); !may.ok()) {
+  if (Status may = check_shrunk(config_, stations_, shrunk, haste_ == Haste::kPreempts);
+      !may.ok()) {
     return may.error();
   }
   group_.shrunk_from = shrunk.shrunk_from;
@@ -221,7 +228,7 @@ void Regrouping::divide() {
                                             .blocks = group_.home.kv.blocks,
                                             .block_tokens = limits.block_tokens,
                                             .max_num_seqs = limits.max_num_seqs},
-                                           parts_ != Parts::kWithRoom);
+                                           hurries());
   if (!split.ok()) {
     wide().absorb(std::move(all), now_ns_);
     wide().go_on(now_ns_);

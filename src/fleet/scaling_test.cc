@@ -281,6 +281,32 @@ TEST(Scaling, ARequestThatWaitedBehindAnotherHasAttemptsOfItsOwn) {
   scene.expect_answer(RequestId{2});
 }
 
+// Each time, an operator's group of other replicas fails too.
+TEST(Scaling, ChangesThatFailTogetherAreOneAttempt) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 120, 10);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    for (int round = 0; round < 100 && !scene.changing(); ++round) {
+      scene.tick();
+    }
+    ASSERT_TRUE(scene.want({{2, 3}}).ok());
+    ASSERT_EQ(scene.sink.groups->running.size(), 2U);
+    for (int round = 0; round < 100 && scene.changing(); ++round) {
+      scene.ready(0, Error{ErrorCode::kExhausted, "no page"});
+      for (int replica = 0; replica < 4; ++replica) {
+        scene.work(replica);
+      }
+    }
+    ASSERT_FALSE(scene.changing());
+  }
+  EXPECT_EQ(scene.sink.groups->failures_total, 6);
+  for (int round = 0; round < 100 && !scene.sink.seen.at(RequestId{1}).finished; ++round) {
+    scene.settle();
+    scene.tick();
+  }
+  scene.expect_answer(RequestId{1});
+}
+
 TEST(Scaling, ARequestDoesNotWaitForAGroupThatCanGoNeitherWay) {
   GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
   scene.arrive(5, 120, 10);

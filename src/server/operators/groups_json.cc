@@ -156,7 +156,10 @@ json::object shown_grouping(const GroupsStatus& status, TimeNs unix_offset_ns) {
   }
   json::object ended;
   for (const RegroupRecord& record : status.history) {
-    ended[std::to_string(record.asked_ns)] = without_nulls(shown_record(record, unix_offset_ns));
+    // Changes of different replicas may begin at the same moment.
+    const int first = record.replicas.front().value;
+    ended[std::to_string(record.asked_ns) + "-" + std::to_string(first)] =
+        without_nulls(shown_record(record, unix_offset_ns));
   }
   json::object shown{{"groups", std::move(groups)}, {"regroupings", std::move(ended)}};
   json::array running;

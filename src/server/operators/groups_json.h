@@ -12,12 +12,12 @@
 namespace protean {
 
 // The groups of a fleet as the admin port shows them: which replicas serve as one, what their
-// devices hold, the change under way and the latest ones. `unix_offset_ns` is Unix time less the
+// devices hold, the changes under way and the latest ones. `unix_offset_ns` is Unix time less the
 // clock of events.
 boost::json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns);
 
 // Shows the same without what devices hold, for merge patches: no field is null, and the changes
-// that have ended are fields of an object, named by when they were asked for.
+// that have ended are fields of an object, named by when they were asked for and a replica.
 boost::json::object shown_grouping(const GroupsStatus& status, TimeNs unix_offset_ns);
 
 // Shows the changes that a wish for groups leads to.

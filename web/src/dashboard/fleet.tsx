@@ -44,7 +44,7 @@ export function Fleet({ state, sample, ask }: Props) {
         </table>
       </div>
       {state.regrouping?.map((change) => (
-        <p key={change.asked_at} class="notice change small" role="status">
+        <p key={change.replicas.join()} class="notice change small" role="status">
           <i class="lamp busy" />
           <span>
             <b>{regroupingText(change)}</b>: {change.stage}, {plural(change.steps, 'step')} done. {sentence(change.reason)}

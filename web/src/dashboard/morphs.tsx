@@ -12,7 +12,7 @@ interface Props {
 export function Morphs({ groups, regroupings, several }: Props) {
   const entries = [
     ...groups.map((group) => ({ at: group.at, entry: <Group key={group.key} group={group} several={several} /> })),
-    ...regroupings.map((change) => ({ at: change.asked_at, entry: <Change key={`c${change.asked_at}`} change={change} /> })),
+    ...regroupings.map((change) => ({ at: change.asked_at, entry: <Change key={`c${change.asked_at} ${change.replicas.join()}`} change={change} /> })),
   ].sort((a, b) => b.at - a.at);
   return (
     <section class="card morphs" aria-label="Morphs">
