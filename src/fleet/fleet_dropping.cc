@@ -107,7 +107,7 @@ std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> can
 void Fleet::drop_or_restore(TimeNs now_ns) {
   std::vector<DropCandidate> candidates = drop_candidates();
   const bool lacks = blocks_lacking(candidates) > 0;
-  if ((lacks && keep_dropped(now_ns)) || now_ns < attempts_.not_before_ns) {
+  if ((lacks && keep_dropped(now_ns)) || !attempts_.may_ask(now_ns)) {
     return;
   }
   const GroupConfig& config = grouping_.config();
@@ -120,7 +120,7 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
       some = grouping_.want(one, kLacksKv, false, now_ns).ok() || some;
     }
     if (!some) {
-      attempts_.not_before_ns = now_ns + kNsPerS;
+      attempts_.refused(now_ns);
     }
     count_failures(now_ns);
     return;
@@ -168,7 +168,7 @@ std::int64_t Fleet::lacking_blocks() const {
 
 // Forms or parts groups by layers if the replicas vote for it.
 void Fleet::drop_by_vote(TimeNs now_ns) {
-  if (now_ns < attempts_.not_before_ns) {
+  if (!attempts_.may_ask(now_ns)) {
     return;
   }
   const std::vector<DropCandidate> candidates = drop_candidates();
@@ -185,7 +185,7 @@ void Fleet::drop_by_vote(TimeNs now_ns) {
                                false, now_ns)
                          .ok();
   if (!begun) {
-    attempts_.not_before_ns = now_ns + kNsPerS;
+    attempts_.refused(now_ns);
   }
   count_failures(now_ns);
 }
