@@ -58,7 +58,7 @@ struct Form {
   std::vector<LayerPrecision> layer_precision;  // one per layer
   Precision embeddings = Precision::kBf16;      // embedding matrix and LM head
   // The blocks of all homes together. A device with a layer's attention has room for them all, or
-  // if there are several copies, for its copy's equal part.
+  // if there are several copies, for those of its home (Holding::home_blocks).
   KvForm kv;
   friend bool operator==(const Form&, const Form&) = default;
 };

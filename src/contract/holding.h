@@ -50,6 +50,9 @@ struct Holding {
   // Pages that the device has fewer than the budget of the group's devices, because its memory is
   // smaller. They count as pages that are in use.
   std::int64_t lacking_pages = 0;
+  // KV blocks of the device's home, which are all that it has of a layer with several copies; 0: an
+  // equal part.
+  std::int64_t home_blocks = 0;
 
   // The run of a component. `layer` is ignored for the embeddings.
   const ShardRun& of(int layer, Component component) const {

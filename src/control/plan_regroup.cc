@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,13 @@ Status divide_shards(Holding& holding, int home, int homes) {
                               homes);
 }
 
+// Only devices of the first and the last layer keep the embeddings.
+void drop_inner_embeddings(Holding& holding) {
+  if (holding.layers.front().empty() && holding.layers.back().empty()) {
+    holding.embeddings = {};
+  }
+}
+
 Status divide_layers(Holding& holding, int home, int homes) {
   const std::size_t layers = holding.layers.size();
   const int held = layers_before(holding, layers);
@@ -106,10 +114,94 @@ Status divide_layers(Holding& holding, int home, int homes) {
       holding.layers[layer] = {};
     }
   }
-  if (holding.layers.front().empty() && holding.layers.back().empty()) {
-    holding.embeddings = {};
-  }
+  drop_inner_embeddings(holding);
   return {};
+}
+
+// The layers [first, end).
+struct LayerRange {
+  int first = 0;
+  int end = 0;
+};
+
+void keep_layers(Holding& holding, const LayerRange& kept) {
+  for (int layer = 0; layer < static_cast<int>(holding.layers.size()); ++layer) {
+    if (layer < kept.first || layer >= kept.end) {
+      holding.layers[static_cast<std::size_t>(layer)] = {};
+    }
+  }
+  drop_inner_embeddings(holding);
+}
+
+// Devices that hold the same layers of a home.
+struct StageRange {
+  LayerRange layers;
+  Copy devices;  // indices into the joined form
+};
+
+// Returns the stages of all homes; none if their devices do not divide layers alike.
+std::vector<StageRange> stages_of_homes(std::span<const Form> homes) {
+  std::vector<StageRange> all;
+  int devices = 0;
+  for (const Form& home : homes) {
+    int named = 0;
+    for (const Stage& stage : stages_of(home)) {
+      StageRange& added = all.emplace_back(StageRange{
+          .layers = {stage.first_layer, stage.first_layer + stage.layer_count}, .devices = {}});
+      for (const int device : stage.devices) {
+        added.devices.push_back(devices + device);
+        ++named;
+      }
+    }
+    devices += static_cast<int>(home.group.size());
+    const bool alike = std::all_of(all.begin(), all.end(), [&](const StageRange& stage) {
+      return stage.devices.size() == all.front().devices.size();
+    });
+    if (!alike || named != std::ssize(home.group)) {
+      return {};
+    }
+  }
+  return all;
+}
+
+// Returns the layers of each stage if the stages between these bounds are given to such as hold all
+// of them; nothing if that cannot be. A stage that holds fewer of the layers still to come goes
+// first, so that the others keep their choice.
+std::optional<std::vector<LayerRange>> order_within(std::span<const StageRange> stages,
+                                                    std::span<const int> bounds) {
+  std::vector<LayerRange> kept(stages.size());
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const LayerRange next{bounds[i], bounds[i + 1]};
+    std::optional<std::size_t> best;
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      const LayerRange& held = stages[stage].layers;
+      if (kept[stage].end == 0 && held.first <= next.first && held.end >= next.end &&
+          (!best || held.end < stages[*best].layers.end)) {
+        best = stage;
+      }
+    }
+    if (!best) {
+      return std::nullopt;
+    }
+    kept[*best] = next;
+  }
+  return kept;
+}
+
+// Returns the layers that each stage keeps so that all have equally many, or one more.
+std::optional<std::vector<LayerRange>> balanced_order(std::span<const StageRange> stages,
+                                                      int layers) {
+  const int count = static_cast<int>(stages.size());
+  for (int shift = 0; shift < count && count <= layers; ++shift) {
+    std::vector<int> bounds;
+    for (int i = 0; i <= count; ++i) {
+      bounds.push_back((i * layers + shift) / count);
+    }
+    if (auto order = order_within(stages, bounds)) {
+      return order;
+    }
+  }
+  return std::nullopt;
 }
 
 std::vector<HoldShards> steps_between(const Form& from, const Form& to) {
@@ -171,17 +263,45 @@ std::int64_t fewer_blocks(const ModelSpec& spec, Form form, const HoldShards& ho
 
 }  // namespace
 
-Form joined_form(const Form& home, int homes) {
-  Form joined = home;
+Form joined_form(std::span<const Form> homes) {
+  Form joined = homes.front();
   joined.group.clear();
-  joined.kv.blocks *= homes;
-  for (int copy = 0; copy < homes; ++copy) {
+  joined.kv.blocks = 0;
+  const bool equal = std::all_of(homes.begin(), homes.end(), [&](const Form& home) {
+    return home.kv.blocks == homes.front().kv.blocks;
+  });
+  for (const Form& home : homes) {
+    joined.kv.blocks += home.kv.blocks;
     for (const Holding& holding : home.group) {
       Holding& added = joined.group.emplace_back(holding);
       added.device = DeviceId{static_cast<std::int32_t>(joined.group.size()) - 1};
+      added.home_blocks = equal ? 0 : home.kv.blocks;
     }
   }
   return joined;
+}
+
+Form joined_form(const Form& home, int homes) {
+  return joined_form(std::vector<Form>(static_cast<std::size_t>(homes), home));
+}
+
+Result<Form> rebalanced_form(std::span<const Form> homes) {
+  Form form = joined_form(homes);
+  const std::vector<StageRange> stages = stages_of_homes(homes);
+  const int layers = static_cast<int>(form.layer_precision.size());
+  const auto order = stages.empty() ? std::nullopt : balanced_order(stages, layers);
+  if (!order) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "these replicas hold no stages that divide {} layers evenly: split groups "
+                      "into replicas first",
+                      layers);
+  }
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    for (const int device : stages[stage].devices) {
+      keep_layers(form.group[static_cast<std::size_t>(device)], (*order)[stage]);
+    }
+  }
+  return form;
 }
 
 Result<Form> divided_form(const Form& home, int homes, GroupBy by) {
@@ -210,6 +330,22 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
     morph.steps.emplace_back(std::move(hold));
   }
   return morph;
+}
+
+Result<Form> rebalanced_form_in(const ModelSpec& spec, std::span<const Form> homes,
+                                const PageBudget& budget) {
+  Result<Form> wide = rebalanced_form(homes);
+  if (!wide.ok()) {
+    return wide;
+  }
+  const Form joined = joined_form(homes);
+  for (const Result<Morph>& way :
+       {plan_regroup(spec, joined, *wide, budget), plan_regroup(spec, *wide, joined, budget)}) {
+    if (!way.ok()) {
+      return way.error();
+    }
+  }
+  return wide;
 }
 
 Result<std::int64_t> kv_blocks_to_regroup(const ModelSpec& spec, const Form& home, int homes,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/result.h"
 #include "contract/form.h"
@@ -11,8 +12,10 @@
 
 namespace protean {
 
-// Returns the form of `homes` replicas of equal form whose devices have joined: the devices of the
-// first replica, then those of the second. Each replica's copy stays whole.
+// Returns the form of replicas whose devices have joined: the devices of the first replica, then
+// those of the second. Each replica's copy stays whole.
+Form joined_form(std::span<const Form> homes);
+// The same for replicas of equal form.
 Form joined_form(const Form& home, int homes);
 
 // Returns the form of joined replicas that have dropped all but one copy. By shards, the devices
@@ -21,6 +24,12 @@ Form joined_form(const Form& home, int homes);
 // embeddings. Fails with kInvalidArgument if a device has fewer shards or layers than replicas.
 Result<Form> divided_form(const Form& home, int homes, GroupBy by);
 
+// Returns the form of joined pipelines of unequal length that have dropped all but one copy; a
+// replica alone is a pipeline of one stage. Stages have equally many layers, or one more, and each
+// keeps layers that it has, so no weights move (KunServe section 4.1). Fails with kInvalidArgument
+// if there is no such division.
+Result<Form> rebalanced_form(std::span<const Form> homes);
+
 // Returns the HoldShards steps between two forms of the same devices, of which every prefix is
 // legal and fits the pages of each device. A step that drops shards comes early if it moves no KV:
 // the embeddings and MLPs, then attention with its KV. Steps that fetch take the reverse order.
@@ -28,6 +37,10 @@ Result<Form> divided_form(const Form& home, int homes, GroupBy by);
 // each stage; or all in reverse. kExhausted: a device lacks pages on the way.
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget);
+
+// Returns rebalanced_form() if pipelines with the KV that they have can take it and part again.
+Result<Form> rebalanced_form_in(const ModelSpec& spec, std::span<const Form> homes,
+                                const PageBudget& budget);
 
 // Returns the KV blocks with which replicas of this form can become a group and part again: as many
 // as they have, or fewer if a device lacks pages for KV on the way. By layers, a device takes the

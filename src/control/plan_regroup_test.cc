@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace protean {
 namespace {
 
@@ -102,6 +104,110 @@ TEST(KvBlocksToRegroup, AChangeThatTurnsHasTheWayBack) {
     EXPECT_EQ(turned->steps,
               std::vector(back.end() - static_cast<std::ptrdiff_t>(i) - 1, back.end()));
   }
+}
+
+// Pipelines of so many stages each, whose KV takes all pages of a device that a replica alone fills.
+struct FullPipelines {
+  ModelSpec spec;
+  PageBudget budget;
+  std::vector<Form> homes;
+
+  FullPipelines(int layers, const std::vector<int>& stages) : spec(small_model(layers)) {
+    const Form replica = replica_of(spec, 40);
+    budget = exactly(spec, replica);
+    for (const int count : stages) {
+      Form& home = homes.emplace_back(joined_form(replica, 1));
+      if (count > 1) {
+        home = divided_form(replica, count, GroupBy::kLayers).value();
+        home.kv.blocks = kv_blocks_beside(spec, home, budget.pages, kPageBytes);
+      }
+    }
+  }
+};
+
+int layers_of(const Holding& holding) {
+  return static_cast<int>(std::ranges::count_if(
+      holding.layers, [](const Holding::Layer& layer) { return !layer.empty(); }));
+}
+
+// Walks from one form to the other: a whole copy of everything remains, and all fits.
+void expect_legal(const FullPipelines& full, Form form, const Form& to) {
+  for (const MorphStep& step : plan_regroup(full.spec, form, to, full.budget).value().steps) {
+    form = after(std::move(form), step);
+    EXPECT_LE(form_pages(full.spec, form, kPageBytes), full.budget.pages) << to_string(step);
+    for (int layer = 0; layer < full.spec.layers; ++layer) {
+      for (const Component component :
+           {Component::kEmbeddings, Component::kAttention, Component::kMlp}) {
+        EXPECT_FALSE(copies_of(form.group, layer, component, kShards).empty()) << to_string(step);
+      }
+    }
+  }
+  EXPECT_EQ(form, to);
+}
+
+// The sizes that KunServe's plan merges, which takes the two smallest groups each time.
+TEST(Rebalance, PipelinesOfUnequalLengthBecomeOneOfEvenStages) {
+  for (const std::vector<int>& stages : std::vector<std::vector<int>>{
+           {1, 2}, {2, 1}, {1, 1, 2}, {2, 3}, {2, 4}, {4, 3}, {1, 2, 3}, {4, 5}}) {
+    int devices = 0;
+    for (const int count : stages) {
+      devices += count;
+    }
+    for (const int layers : {2 * devices, 3 * devices, 4 * devices}) {
+      SCOPED_TRACE(fmt::format("{} and {} stages, {} layers", stages[0], stages[1], layers));
+      const FullPipelines full(layers, stages);
+      const Result<Form> wide = rebalanced_form(full.homes);
+      if (!wide.ok()) {  // layers are whole, so the stages that there are may not fit
+        EXPECT_NE(layers, 4 * devices) << wide.error().message;
+        continue;
+      }
+      const Form joined = joined_form(full.homes);
+      std::vector<int> held;
+      for (std::size_t device = 0; device < wide->group.size(); ++device) {
+        held.push_back(layers_of(wide->group[device]));
+        for (int layer = 0; layer < layers; ++layer) {
+          EXPECT_TRUE(!joined.group[device].layers[static_cast<std::size_t>(layer)].empty() ||
+                      wide->group[device].layers[static_cast<std::size_t>(layer)].empty())
+              << "no weights move";
+        }
+      }
+      EXPECT_LE(std::ranges::max(held), std::ranges::min(held) + 1);
+      const Result<Form> fits = rebalanced_form_in(full.spec, full.homes, full.budget);
+      if (fits.ok()) {
+        expect_legal(full, joined, *wide);
+        expect_legal(full, *wide, joined);
+        EXPECT_GT(kv_blocks_beside(full.spec, *wide, full.budget.pages, kPageBytes),
+                  joined.kv.blocks);
+      }
+    }
+  }
+}
+
+TEST(Rebalance, FullPipelinesOfManyLayersNeedNoSmallerKv) {
+  for (const std::vector<int>& stages : std::vector<std::vector<int>>{{1, 2}, {2, 1}, {2, 4}}) {
+    const FullPipelines full(24, stages);
+    const Result<Form> wide = rebalanced_form_in(full.spec, full.homes, full.budget);
+    EXPECT_TRUE(wide.ok()) << wide.error().message;
+  }
+}
+
+TEST(Rebalance, FailsIfNoStageHoldsAnEvenPart) {
+  const FullPipelines full(24, {1, 3});  // the middle third holds none of four quarters
+  const Result<Form> wide = rebalanced_form(full.homes);
+  ASSERT_FALSE(wide.ok());
+  EXPECT_EQ(wide.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Rebalance, ADeviceCountsTheKvOfItsOwnHome) {
+  const FullPipelines full(24, {2, 1});
+  const Form joined = joined_form(full.homes);
+  EXPECT_EQ(joined.kv.blocks, full.homes[0].kv.blocks + full.homes[1].kv.blocks);
+  for (int device = 0; device < 3; ++device) {
+    const Form& home = full.homes[device / 2];
+    EXPECT_EQ(kv_pages_on(full.spec, joined, device, kPageBytes),
+              kv_pages_on(full.spec, home, device % 2, kPageBytes));
+  }
+  EXPECT_EQ(joined_form(joined, 1).group[0].home_blocks, 0);
 }
 
 TEST(KvBlocksToRegroup, ByShardsKvIsExchangedInPlace) {

@@ -130,11 +130,14 @@ std::int64_t weight_pages_on(const ModelSpec& spec, const Form& form, int device
 std::int64_t kv_pages_on(const ModelSpec& spec, const Form& form, int device,
                          std::int64_t page_bytes) {
   std::int64_t pages = 0;
+  const std::int64_t home_blocks = holding_of(form, device).home_blocks;
   const std::vector<Holding::Layer>& layers = holding_of(form, device).layers;
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     const ShardRun& run = layers[layer].attention;
     if (!run.empty()) {
-      const std::int64_t places = ceil_div(form.kv.blocks, attention_copies(form, layer));
+      const std::int64_t copies = attention_copies(form, layer);
+      const std::int64_t places =
+          copies > 1 && home_blocks > 0 ? home_blocks : ceil_div(form.kv.blocks, copies);
       pages += ceil_div(places * kv_stride(spec, form, run), page_bytes);
     }
   }

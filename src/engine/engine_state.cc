@@ -8,7 +8,7 @@
 
 namespace protean {
 
-EngineState join_homes(std::vector<EngineState> homes) {
+EngineState join_homes(std::vector<EngineState> homes, const HomeBlocks& blocks) {
   EngineState all;
   std::vector<SchedulerState> schedulers;
   std::optional<SteeringState>& first = homes.front().form;
@@ -19,7 +19,7 @@ EngineState join_homes(std::vector<EngineState> homes) {
       first->pin = home.form->pin;
     }
   }
-  all.scheduler = join_homes(std::move(schedulers));
+  all.scheduler = join_homes(std::move(schedulers), blocks);
   all.times =
       std::max_element(homes.begin(), homes.end(), [](const EngineState& a, const EngineState& b) {
         return a.times->lengths().seen() < b.times->lengths().seen();

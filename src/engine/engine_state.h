@@ -26,7 +26,7 @@ struct EngineState {
 };
 
 // The same as join_homes() and split_homes() of SchedulerState, with the requests.
-EngineState join_homes(std::vector<EngineState> homes);
+EngineState join_homes(std::vector<EngineState> homes, const HomeBlocks& blocks);
 
 struct EngineStates {
   std::vector<EngineState> homes;

@@ -19,7 +19,7 @@ TEST(EngineState, AGroupKnowsWhatTheHomeWithMostAnswersKnows) {
   for (int answer = 0; answer < 50; ++answer) {
     homes[1].times->answer_done(10, 500);
   }
-  const EngineState all = join_homes(std::move(homes));
+  const EngineState all = join_homes(std::move(homes), HomeBlocks(2, 10));
   EXPECT_GT(all.times->lengths().mean(), 400);
 }
 

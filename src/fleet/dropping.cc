@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "control/drop_plan.h"
@@ -108,28 +109,39 @@ std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
                                      std::span<const DropHolding> holdings,
                                      std::int64_t block_bytes) {
   struct Kind {
-    std::vector<DropGroup> groups;  // each candidate is a stage
+    std::vector<DropGroup> groups;  // each stage has the index of its candidate
     int layers = 0;
+    std::size_t fewest_replicas = 0;  // of a candidate
   };
-  std::map<std::pair<std::size_t, int>, Kind> kinds;  // candidates of few replicas first
+  std::map<int, Kind> by_kind;
   for (const DropHolding& holding : holdings) {
-    Kind& kind = kinds[{candidates[holding.candidate].replicas.size(), holding.kind}];
+    const std::size_t replicas = candidates[holding.candidate].replicas.size();
+    Kind& kind = by_kind[holding.kind];
     kind.layers = holding.layers;
-    kind.groups.push_back(
-        {.replicas = {static_cast<int>(holding.candidate)}, .layer_bytes = holding.layer_bytes});
+    kind.fewest_replicas =
+        kind.groups.empty() ? replicas : std::min(kind.fewest_replicas, replicas);
+    kind.groups.push_back({.replicas = std::vector<int>(static_cast<std::size_t>(holding.stages),
+                                                        static_cast<int>(holding.candidate)),
+                           .layer_bytes = holding.layer_bytes});
   }
+  std::vector<const Kind*> kinds;
+  for (const auto& [number, kind] : by_kind) {
+    kinds.push_back(&kind);
+  }
+  std::ranges::stable_sort(kinds, {}, &Kind::fewest_replicas);
   std::int64_t required_bytes = blocks_lacking(candidates) * block_bytes;
   GroupWish wish{.groups = {}, .by = GroupBy::kLayers};
-  for (const auto& [size, kind] : kinds) {
-    const DropPlan plan = plan_drop(kind.groups, required_bytes, kind.layers);
+  for (const Kind* const kind : kinds) {
+    const DropPlan plan = plan_drop(kind->groups, required_bytes, kind->layers);
     required_bytes -= plan.freed_bytes;
     for (const DropGroup& group : plan.groups) {
-      if (group.replicas.size() == 1) {
+      const std::set<int> members(group.replicas.begin(), group.replicas.end());
+      if (members.size() == 1) {
         continue;  // it stays as it is
       }
       std::vector<ReplicaId>& replicas = wish.groups.emplace_back();
-      for (const int stage : group.replicas) {
-        const auto& some = candidates[static_cast<std::size_t>(stage)].replicas;
+      for (const int member : members) {
+        const auto& some = candidates[static_cast<std::size_t>(member)].replicas;
         replicas.insert(replicas.end(), some.begin(), some.end());
       }
       std::sort(replicas.begin(), replicas.end());

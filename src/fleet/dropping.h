@@ -46,7 +46,8 @@ struct DropCandidate {
 struct DropHolding {
   std::size_t candidate = 0;     // index
   int kind = 0;                  // equal for those that may become one group
-  int layers = 0;                // layers that each device of it holds, at least
+  int stages = 1;                // of its pipeline; 1: each of its devices has all layers
+  int layers = 0;                // of the model
   std::int64_t layer_bytes = 0;  // weights of all layers
 };
 
@@ -55,8 +56,9 @@ struct DropHolding {
 std::int64_t blocks_lacking(std::span<const DropCandidate> candidates);
 
 // Returns the groups that drop as much as queued requests lack KV; as much as there is if that is
-// less. Nothing if no request lacks KV, or nothing can be dropped. Candidates of few replicas come
-// first. Those without a holding here stay as they are.
+// less. Nothing if no request lacks KV, or nothing can be dropped. Of a kind, the two of fewest
+// stages become one, again and again (figure 6); kinds with small candidates come first. Those
+// without a holding here stay as they are.
 std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
                                      std::span<const DropHolding> holdings,
                                      std::int64_t block_bytes);

@@ -105,11 +105,31 @@ TEST(Dropping, PipelinesBecomeOneWhenNoReplicaIsLeft) {
     std::vector<DropHolding> holdings(4, {.layers = 4, .layer_bytes = 10 * kBlockBytes});
     for (std::size_t i = 0; i < 4; ++i) {
       holdings[i].candidate = i;
+      holdings[i].stages = static_cast<int>(candidates[i].replicas.size());
     }
     return shown(choose_drop(candidates, holdings, kBlockBytes));
   };
   EXPECT_EQ(chosen(9), "45");
   EXPECT_EQ(chosen(19), "45 0123");
+}
+
+// The sizes of figure 6: the two smallest groups become one, although they are of unequal length.
+TEST(Dropping, TheTwoSmallestPipelinesBecomeOne) {
+  const auto chosen = [](std::int64_t awaited, int layers) {
+    const std::vector candidates = {drop_candidate({0, 1, 2}, 60, awaited),
+                                    drop_candidate({3, 4}, 40, 0), drop_candidate({5}, 20, 0)};
+    std::vector<DropHolding> holdings;
+    for (std::size_t i = 0; i < 3; ++i) {
+      holdings.push_back({.candidate = i,
+                          .stages = static_cast<int>(candidates[i].replicas.size()),
+                          .layers = layers,
+                          .layer_bytes = 10 * kBlockBytes});
+    }
+    return shown(choose_drop(candidates, holdings, kBlockBytes));
+  };
+  EXPECT_EQ(chosen(10, 8), "345");
+  EXPECT_EQ(chosen(11, 8), "012345");
+  EXPECT_EQ(chosen(11, 5), "345") << "six stages would leave one without a layer";
 }
 
 TEST(Dropping, OnlyEqualFormsBecomeOneGroup) {
@@ -311,6 +331,31 @@ TEST(Dropping, GroupsFormAndPartWhileOthersDo) {
   std::erase_if(parted, [](const RegroupRecord& record) { return record.together; });
   ASSERT_EQ(parted.size(), 2U);
   EXPECT_LT(parted[1].asked_ns, parted[0].done_ns);
+}
+
+// A pipeline of two stages takes the third replica in, and parts into what it was made of.
+TEST(Dropping, AReplicaJoinsAPipelineIfMoreKvIsLacking) {
+  GroupScene scene({.replicas = 3, .blocks = 48, .drop = DropPolicy::kPaper});
+  for (int topic = 0; topic < 3; ++topic) {
+    scene.arrive(topic, 192, 1);  // fills a replica
+  }
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  for (int event = 0; event < 1'000 && scene.changing(); ++event) {
+    scene.ready();
+    for (const int replica : {0, 1}) {  // the third one does not get to its request
+      scene.work(replica);
+    }
+  }
+  ASSERT_EQ(scene.groups(), "01 2");
+  for (int topic = 3; topic < 9; ++topic) {
+    scene.arrive(topic, 180, 2);
+  }
+  scene.settle();
+  scene.expect_all_answered();
+  EXPECT_EQ(scene.sink.groups->failures_total, 0);
+  EXPECT_TRUE(std::ranges::any_of(scene.sink.groups->history, [](const RegroupRecord& record) {
+    return record.together && record.replicas == std::vector{ReplicaId{0}, ReplicaId{2}};
+  }));
 }
 
 // Replicas that an operator lets change stay with that.

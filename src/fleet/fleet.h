@@ -126,7 +126,9 @@ class Fleet : private TokenSink {
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
   std::vector<DropCandidate> drop_candidates() const;
-  std::vector<DropHolding> drop_holdings(std::span<const DropCandidate> candidates) const;
+  std::vector<DropHolding> drop_holdings(std::span<const DropCandidate> candidates,
+                                         bool unequal) const;
+  bool drop_copies(std::span<const DropCandidate> candidates, bool unequal, TimeNs now_ns);
   void drop_or_restore(TimeNs now_ns);
   bool keep_dropped(TimeNs now_ns);
   std::int64_t lacking_blocks() const;

@@ -12,15 +12,12 @@ namespace {
 
 constexpr const char* kLacksKv = "queued requests lack KV";
 
-// Returns the least number of layers that a device holds.
-int least_layers(const Form& form) {
-  int least = static_cast<int>(form.layer_precision.size());
-  for (const Holding& holding : form.group) {
-    const auto held = std::count_if(holding.layers.begin(), holding.layers.end(),
-                                    [](const Holding::Layer& layer) { return !layer.empty(); });
-    least = std::min(least, static_cast<int>(held));
-  }
-  return least;
+// Returns true if pipelines of these forms may become one although they are of unequal length.
+bool may_rebalance(const Form& a, const Form& b) {
+  const auto width = [](const Form& form) { return stages_of(form).front().devices.size(); };
+  return equally_precise(a, b) && a.kv.precision == b.kv.precision &&
+         a.kv.block_tokens == b.kv.block_tokens && width(a) == width(b) &&
+         a.group.size() != b.group.size();
 }
 
 }  // namespace
@@ -69,14 +66,16 @@ std::vector<DropCandidate> Fleet::drop_candidates() const {
   return candidates;
 }
 
-// Returns what candidates hold that may drop copies.
-std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> candidates) const {
+// Returns what candidates hold that may drop copies: of each kind if they are `unequal`, pipelines
+// of any length, else of one.
+std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> candidates,
+                                              bool unequal) const {
   const ModelSpec& spec = grouping_.config().spec;
-  struct Kind {
+  struct Member {
     Form form;
     ReplicaId first;
   };
-  std::vector<Kind> kinds;
+  std::vector<std::vector<Member>> kinds;  // those that differ
   std::vector<DropHolding> holdings;
   for (std::size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
     if (!candidates[i].settled) {
@@ -84,22 +83,49 @@ std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> can
     }
     const ReplicaId first = candidates[i].replicas.front();
     Form form = joined_form(at(first).form().value_or(grouping_.loaded_form(first)), 1);
-    const auto same = std::ranges::find_if(kinds, [&](const Kind& kind) {
-      return kind.form == form &&
-             (!candidates[i].by_layers || grouping_.made_alike(kind.first, first));
+    const auto is_like = [&](const Member& member) {
+      return member.form == form &&
+             (!candidates[i].by_layers || grouping_.made_alike(member.first, first));
+    };
+    const auto same = std::ranges::find_if(kinds, [&](const std::vector<Member>& kind) {
+      return std::ranges::all_of(kind, [&](const Member& member) {
+        return is_like(member) || (unequal && may_rebalance(member.form, form));
+      });
     });
     const auto kind = same - kinds.begin();
+    const bool by_layers = candidates[i].by_layers;
     holdings.push_back(
         {.candidate = i,
          .kind = static_cast<int>(kind),
-         .layers = least_layers(form),
+         .stages = by_layers ? static_cast<int>(stages_of(form).size()) : 1,
+         .layers = spec.layers,
          .layer_bytes = weight_bytes(spec, form) -
                         component_bytes(spec, Component::kEmbeddings, form.embeddings)});
     if (kind == std::ssize(kinds)) {
-      kinds.push_back({std::move(form), first});
+      kinds.emplace_back();
+    }
+    std::vector<Member>& members = kinds[static_cast<std::size_t>(kind)];
+    if (std::ranges::none_of(members, is_like)) {
+      members.push_back({std::move(form), first});
     }
   }
   return holdings;
+}
+
+// Forms groups by layers that drop what queued requests lack. Returns false if none can form that
+// was planned.
+bool Fleet::drop_copies(std::span<const DropCandidate> candidates, bool unequal, TimeNs now_ns) {
+  const GroupConfig& config = grouping_.config();
+  const auto drop = choose_drop(candidates, drop_holdings(candidates, unequal),
+                                kv_block_bytes(config.spec, config.form.kv));
+  bool some = !drop;
+  for (const auto& group : drop ? drop->groups : std::vector<std::vector<ReplicaId>>()) {
+    const GroupWish one{.groups = {group}, .by = GroupBy::kLayers};
+    const bool begins = grouping_.join_at_once(group) &&
+                        grouping_.want(one, kLacksKv, false, now_ns).ok();
+    some = begins || some;
+  }
+  return some;
 }
 
 // Forms or parts groups by layers if the policy finds a reason. Replicas that change already go on
@@ -110,22 +136,15 @@ void Fleet::drop_or_restore(TimeNs now_ns) {
   if ((lacks && keep_dropped(now_ns)) || !attempts_.may_ask(now_ns)) {
     return;
   }
-  const GroupConfig& config = grouping_.config();
   if (lacks) {
-    const auto drop = choose_drop(candidates, drop_holdings(candidates),
-                                  kv_block_bytes(config.spec, config.form.kv));
-    bool some = !drop;
-    for (const auto& group : drop ? drop->groups : std::vector<std::vector<ReplicaId>>()) {
-      const GroupWish one{.groups = {group}, .by = GroupBy::kLayers};
-      some = grouping_.want(one, kLacksKv, false, now_ns).ok() || some;
-    }
-    if (!some) {
+    // As the plan says, or if stages cannot be rebalanced so, of candidates of equal size.
+    if (!drop_copies(candidates, true, now_ns) && !drop_copies(candidates, false, now_ns)) {
       attempts_.refused(now_ns);
     }
     count_failures(now_ns);
     return;
   }
-  if (!config.restores) {
+  if (!grouping_.config().restores) {
     return;
   }
   for (DropCandidate& candidate : candidates) {

@@ -425,30 +425,31 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
         run_next(replica);
       }
     }
-    const Form& home = homes_.at(replicas.front()).form;
-    for (const ReplicaId replica : replicas) {
-      EXPECT_EQ(joined_form(homes_.at(replica).form, 1), joined_form(home, 1));
+    const std::vector<Form> forms = forms_of(homes_, replicas);
+    for (const Form& form : forms) {
+      EXPECT_TRUE(equally_precise(form, forms.front()));
     }
-    joined_[replicas.front()].push_back(
-        {replicas, {}, joined_form(home, static_cast<int>(replicas.size())), false, {}});
+    joined_[replicas.front()].push_back({replicas, {}, joined_form(forms), false, {}});
   }
   void unify_now(ReplicaId first) {
     log.push_back("unify");
     Group& joint = group(first);
-    const auto count = std::ssize(joint.homes);
     for (int layer = 0; layer < kGroupLayers; ++layer) {
       EXPECT_EQ(copies_of(joint.form.group, layer, Component::kAttention, joint.form.shards).size(),
                 1U);
     }
     Home wide{TokenKv(joint.form.kv.blocks), joint.form};
-    for (std::int64_t home = 0; home < count; ++home) {
-      Home& part = homes_.at(joint.homes[static_cast<std::size_t>(home)]);
-      for (std::int64_t block = 0; block < part.kv.blocks(); ++block) {
-        for (int layer = 0; layer < kGroupLayers; ++layer) {
-          wide.kv.at(layer, block * count + home) = part.kv.at(layer, block);
-        }
+    for (const ReplicaId home : joint.homes) {
+      joint.parts.push_back(std::move(homes_.at(home)));
+    }
+    const HomeBlocks homes = blocks_of(joint.parts);
+    EXPECT_EQ(homes.total(), wide.form.kv.blocks);
+    for (BlockId block = 0; block < homes.total(); ++block) {
+      const HomeBlocks::Block own = homes.block(block);
+      for (int layer = 0; layer < kGroupLayers; ++layer) {
+        wide.kv.at(layer, block) =
+            joint.parts[static_cast<std::size_t>(own.home)].kv.at(layer, own.block);
       }
-      joint.parts.push_back(std::move(part));
     }
     homes_.at(first) = std::move(wide);
     joint.unified = true;
@@ -456,16 +457,15 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
   void divide_now(ReplicaId first) {
     log.push_back("divide");
     Group& joint = group(first);
-    const auto count = std::ssize(joint.homes);
     Home wide = std::move(homes_.at(first));
     EXPECT_EQ(wide.form, joint.form);
-    EXPECT_EQ(wide.form.kv.blocks, joint.parts.front().form.kv.blocks * count);
-    for (std::int64_t home = 0; home < count; ++home) {
-      Home part{TokenKv(wide.form.kv.blocks / count),
-                joint.parts[static_cast<std::size_t>(home)].form};
-      for (std::int64_t block = 0; block < part.kv.blocks(); ++block) {
+    const HomeBlocks homes = blocks_of(joint.parts);
+    EXPECT_EQ(wide.form.kv.blocks, homes.total());
+    for (int home = 0; home < homes.count(); ++home) {
+      Home part{TokenKv(homes.of(home)), joint.parts[static_cast<std::size_t>(home)].form};
+      for (BlockId block = 0; block < homes.of(home); ++block) {
         for (int layer = 0; layer < kGroupLayers; ++layer) {
-          part.kv.at(layer, block) = wide.kv.at(layer, block * count + home);
+          part.kv.at(layer, block) = wide.kv.at(layer, homes.number(home, block));
         }
       }
       homes_.at(joint.homes[static_cast<std::size_t>(home)]) = std::move(part);
@@ -476,7 +476,7 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
   void part_now(ReplicaId first) {
     log.push_back("part");
     Group& joint = group(first);
-    EXPECT_EQ(joint.form, joined_form(homes_.at(first).form, static_cast<int>(joint.homes.size())));
+    EXPECT_EQ(joint.form, joined_form(forms_of(homes_, joint.homes)));
     joined_.at(first).pop_back();
     std::erase_if(joined_, [](const auto& entry) { return entry.second.empty(); });
   }

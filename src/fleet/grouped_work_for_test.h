@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "contract/form.h"
+#include "contract/home_blocks.h"
 #include "contract/morph.h"
 #include "contract/step.h"
 #include "fleet/token_kv_for_test.h"
@@ -84,6 +86,22 @@ struct GroupedWork {
     bool unified = false;
     std::vector<std::vector<BlockId>> live;
   };
+
+  static std::vector<Form> forms_of(const std::map<ReplicaId, Home>& homes,
+                                    const std::vector<ReplicaId>& replicas) {
+    std::vector<Form> forms;
+    for (const ReplicaId replica : replicas) {
+      forms.push_back(homes.at(replica).form);
+    }
+    return forms;
+  }
+  static HomeBlocks blocks_of(const std::vector<Home>& parts) {
+    std::vector<std::int64_t> each;
+    for (const Home& part : parts) {
+      each.push_back(part.form.kv.blocks);
+    }
+    return HomeBlocks(std::move(each));
+  }
 };
 
 }  // namespace protean

@@ -129,6 +129,12 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
       return made_alike(shapes, inside.front()->front(), group->front());
     });
     for (const Replicas* group : inside) {
+      change.homes.push_back(group->front());
+    }
+    if (rebalances(shapes, change)) {
+      return change;
+    }
+    for (const Replicas* group : inside) {
       const auto& nested = shapes[index(group->front())];
       const bool by_layers = !nested.empty() && nested.back().by == GroupBy::kLayers;
       // Devices that have divided layers join only those that have divided them alike, to divide
@@ -136,7 +142,6 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
       if (group->size() > smallest || (by_layers && !(alike && change.by == GroupBy::kLayers))) {
         return apart(*group);
       }
-      change.homes.push_back(group->front());
     }
     if (smallest > 1 && !keeps_kv(shapes, change)) {
       return apart(*inside.front());
@@ -154,11 +159,14 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     const Shape shape = std::move(nested.back());
     nested.pop_back();
     Result<Morph> morph =
-        plan_regroup(config_.spec, shape.wide, joined_form(shape.home, homes), config_.budget);
+        plan_regroup(config_.spec, shape.wide, shape.joined(), config_.budget);
     if (!morph.ok()) {
       return morph.error();
     }
     return Regroup{change.homes, change.by, false, *std::move(morph)};
+  }
+  if (rebalances(shapes, change)) {
+    return look_ahead_rebalanced(change, shapes);
   }
   Shape shape{.homes = change.homes,
               .by = change.by,
@@ -306,9 +314,8 @@ Result<Regroup> Grouping::rest_of(const Regrouping& running, Shapes& shapes) con
     return together ? look_ahead({group.homes, group.by, true}, shapes)
                     : Regroup{group.homes, group.by, false, {}};
   }
-  const Form apart = joined_form(group.home, static_cast<int>(group.homes.size()));
-  Result<Morph> morph =
-      plan_regroup(config_.spec, running.form(), together ? group.wide : apart, config_.budget);
+  Result<Morph> morph = plan_regroup(config_.spec, running.form(),
+                                     together ? group.wide : group.joined(), config_.budget);
   if (!morph.ok()) {
     return morph.error();
   }

@@ -92,6 +92,9 @@ class Grouping {
   // Returns true if both are replicas alone, or groups that were made of equal homes in equal ways,
   // so that their devices hold the same and have each block at the same place.
   bool made_alike(ReplicaId a, ReplicaId b) const { return made_alike(shapes(), a, b); }
+  // Returns true if these replicas, ascending, become a group by layers without one of their groups
+  // parting first.
+  bool join_at_once(const std::vector<ReplicaId>& replicas);
   GroupBy by(ReplicaId group) const { return groups_[index(group)].back().by; }
   const GroupConfig& config() const { return config_; }
   bool busy() const { return !running_.empty() || !at_rest_; }
@@ -151,6 +154,9 @@ class Grouping {
   Result<Regroup> rest_of(const Regrouping& running, Shapes& shapes) const;
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   bool keeps_kv(const Shapes& shapes, const Change& change) const;
+  std::vector<Form> forms_now(const Shapes& shapes, const Replicas& homes) const;
+  bool rebalances(const Shapes& shapes, const Change& change) const;
+  Regroup look_ahead_rebalanced(const Change& change, Shapes& shapes) const;
   Status check_shrink(Shape shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;

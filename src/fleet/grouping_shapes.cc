@@ -21,7 +21,7 @@ bool Grouping::made_alike(const Shapes& shapes, ReplicaId a, ReplicaId b) {
   const std::vector<Shape>& those = shapes[index(b)];
   return std::equal(
       these.begin(), these.end(), those.begin(), those.end(), [&](const Shape& x, const Shape& y) {
-        return x.by == y.by && x.home == y.home && x.wide == y.wide &&
+        return x.by == y.by && x.home == y.home && x.wide == y.wide && x.unequal == y.unequal &&
                std::equal(x.homes.begin() + 1, x.homes.end(), y.homes.begin() + 1, y.homes.end(),
                           [&](ReplicaId c, ReplicaId d) { return made_alike(shapes, c, d); });
       });
@@ -36,8 +36,49 @@ bool Grouping::keeps_kv(const Shapes& shapes, const Change& change) const {
   return blocks.ok() && *blocks == home.kv.blocks;
 }
 
+// Returns the forms of homes with the KV that they have now.
+std::vector<Form> Grouping::forms_now(const Shapes& shapes, const Replicas& homes) const {
+  std::vector<Form> forms;
+  for (const ReplicaId home : homes) {
+    Form& form = forms.emplace_back(joined_form(form_of(shapes, home), 1));
+    const std::optional<Form> now = stations_[index(home)].engine->form();
+    const bool exists = shapes[index(home)].size() == groups_[index(home)].size();
+    if (now && exists && running_of(home) == nullptr) {
+      form.kv.blocks = now->kv.blocks;
+    }
+  }
+  return forms;
+}
+
+// Returns true if pipelines of unequal length become one as they are.
+bool Grouping::rebalances(const Shapes& shapes, const Change& change) const {
+  if (change.by != GroupBy::kLayers) {
+    return false;
+  }
+  std::vector<Form> forms = forms_now(shapes, change.homes);
+  return of_unequal_length(forms) && rebalanced(config_, change.homes, std::move(forms)).ok();
+}
+
+Regroup Grouping::look_ahead_rebalanced(const Change& change, Shapes& shapes) const {
+  Shape shape = rebalanced(config_, change.homes, forms_now(shapes, change.homes)).value();
+  Morph morph = plan_regroup(config_.spec, shape.joined(), shape.wide, config_.budget).value();
+  shapes[index(change.homes.front())].push_back(std::move(shape));
+  return {change.homes, change.by, true, std::move(morph)};
+}
+
+bool Grouping::join_at_once(const Replicas& replicas) {
+  std::vector<Wanted> before =
+      std::exchange(wanted_, {{.replicas = replicas, .by = GroupBy::kLayers, .reason = {}}});
+  const std::optional<Change> change = next_change(shapes(), {});
+  wanted_ = std::move(before);
+  return change && change->together;
+}
+
 // Refuses a policy a group for which KV shrinks, if that gains nothing or has to preempt a request.
 Status Grouping::check_shrink(Shape shape) const {
+  if (!shape.unequal.empty()) {  // it keeps its KV
+    return {};
+  }
   // KV of groups that become one may have grown since they were formed.
   const auto now = stations_[index(shape.homes.front())].engine->form();
   const bool is_home = now && now->group.size() == shape.home.group.size();
@@ -76,7 +117,9 @@ Form Grouping::form_of(const Shapes& shapes, ReplicaId replica) const {
     return form;
   }
   if (changes && !running->group().home.group.empty()) {
-    return running->group().home;
+    const Replicas& homes = running->group().homes;
+    const auto home = std::find(homes.begin(), homes.end(), replica) - homes.begin();
+    return running->group().home_forms()[static_cast<std::size_t>(home)];
   }
   const auto& groups = groups_[index(replica)];  // a group may part before
   const Engine& engine = groups.empty() ? *stations_[index(replica)].engine : *groups.front().first;

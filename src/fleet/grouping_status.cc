@@ -48,10 +48,14 @@ std::int64_t Grouping::kv_blocks_ahead(ReplicaId changing) const {
   const Regrouping& running = *running_of(changing);
   GroupShape shape = running.group();
   if (shape.wide.group.empty()) {  // the replicas' forms are not at rest yet
-    const Form home = joined_form(form_of(shapes(), shape.homes.front()), 1);
-    const auto wide = divided_form(home, static_cast<int>(shape.homes.size()), shape.by);
-    shape.home = home;
-    shape.wide = wide.ok() ? *wide : Form();
+    std::vector<Form> forms = forms_now(shapes(), shape.homes);
+    shape.home = forms.front();
+    if (shape.by == GroupBy::kLayers && of_unequal_length(forms)) {
+      shape.wide = rebalanced_form(forms).ok() ? *rebalanced_form(forms) : Form();
+      shape.unequal = std::move(forms);
+    } else if (auto wide = divided_form(shape.home, static_cast<int>(forms.size()), shape.by)) {
+      shape.wide = *std::move(wide);
+    }
   }
   return running.together() && !shape.wide.group.empty() ? most_kv_blocks(config_, shape.wide)
                                                          : shape.blocks_apart();

@@ -62,7 +62,7 @@ Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations
       together_(false),
       stage_(Stage::kShrinking),
       form_(group_.wide),
-      joined_(joined_form(group_.home, static_cast<int>(group_.homes.size()))) {}
+      joined_(group_.joined()) {}
 
 void Regrouping::begin(std::string reason, std::uint64_t& generation, TimeNs now_ns) {
   generation_ = &generation;
@@ -224,9 +224,16 @@ std::optional<Error> Regrouping::agree() {
     record_.preempted += static_cast<int>(preemptions() - wait_.preemptions);
     wait_.preemptions = preemptions();
   }
-  group_.home = numbered(engine(0).form().value_or(forms_[0]));
+  std::vector<Form> forms;
+  for (std::size_t home = 0; home < count(); ++home) {
+    forms.push_back(numbered(engine(home).form().value_or(forms_[home])));
+  }
+  if (group_.by == GroupBy::kLayers && of_unequal_length(forms)) {
+    return agree_unequal(std::move(forms));
+  }
+  group_.home = forms[0];
   for (std::size_t home = 1; home < count(); ++home) {
-    const Form other = numbered(engine(home).form().value_or(forms_[home]));
+    const Form& other = forms[home];
     if (other != group_.home && !shrunk) {
       return make_error(ErrorCode::kUnavailable,
                         "replicas {} and {} have different forms, '{}' and '{}': ask for equal "

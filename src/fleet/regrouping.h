@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/units.h"
 #include "contract/form.h"
 #include "contract/groups.h"
+#include "contract/home_blocks.h"
 #include "contract/model_spec.h"
 #include "contract/morph.h"
 #include "cost/pages.h"
@@ -64,15 +66,31 @@ bool weighs(const GroupConfig& config);
 struct GroupShape {
   std::vector<ReplicaId> homes;  // each a replica, or a group named by its first one
   GroupBy by = GroupBy::kShards;
-  Form home;                     // of each home
+  Form home;                     // of each home, or if they are unequal, of the smallest
   Form wide;                     // of the group when it was formed
   std::int64_t shrunk_from = 0;  // KV blocks of each home before they shrank, if they did
+  std::vector<Form> unequal;     // of each home; empty: all are equal
 
+  std::vector<Form> home_forms() const {
+    return unequal.empty() ? std::vector<Form>(homes.size(), home) : unequal;
+  }
+  HomeBlocks home_blocks() const;
+  Form joined() const;  // when each home holds all
   // KV blocks that the homes have together without the group.
   std::int64_t blocks_apart() const {
-    return static_cast<std::int64_t>(homes.size()) * std::max(shrunk_from, home.kv.blocks);
+    return unequal.empty()
+               ? static_cast<std::int64_t>(homes.size()) * std::max(shrunk_from, home.kv.blocks)
+               : home_blocks().total();
   }
 };
+
+// Returns true if homes are pipelines of unequal length, where a replica has one stage.
+bool of_unequal_length(std::span<const Form> homes);
+
+// Returns what pipelines of unequal length, which stay as they are until then, become as a group by
+// layers. Fails if their precisions differ, or by rebalanced_form_in().
+Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> homes,
+                              std::vector<Form> forms);
 
 // Replicas that serve as one, with what they need to part again.
 struct Group : GroupShape {
@@ -203,6 +221,7 @@ class Regrouping {
 
   void settle();
   std::optional<Error> agree();
+  std::optional<Error> agree_unequal(std::vector<Form> forms);
   std::optional<Error> shrink_homes(std::int64_t blocks);
   bool grow_home(std::size_t home);
   std::int64_t preemptions() const;

@@ -62,6 +62,59 @@ Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stati
                           most, before);
 }
 
+HomeBlocks GroupShape::home_blocks() const {
+  std::vector<std::int64_t> each;
+  for (const Form& form : home_forms()) {
+    each.push_back(form.kv.blocks);
+  }
+  return HomeBlocks(std::move(each));
+}
+
+Form GroupShape::joined() const {
+  return joined_form(home_forms());
+}
+
+bool of_unequal_length(std::span<const Form> homes) {
+  return std::any_of(homes.begin(), homes.end(), [&](const Form& home) {
+    return home.group.size() != homes.front().group.size();
+  });
+}
+
+Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> homes,
+                              std::vector<Form> forms) {
+  const Form& first = forms.front();
+  for (const Form& form : forms) {
+    if (!equally_precise(form, first) || form.kv.precision != first.kv.precision ||
+        form.kv.block_tokens != first.kv.block_tokens) {
+      return make_error(ErrorCode::kUnavailable,
+                        "replicas have different forms, '{}' and '{}': ask for equal ones first",
+                        to_string(first), to_string(form));
+    }
+  }
+  Result<Form> wide = rebalanced_form_in(config.spec, forms, config.budget);
+  if (!wide.ok()) {
+    return wide.error();
+  }
+  GroupShape shape{
+      .homes = std::move(homes), .by = GroupBy::kLayers, .home = {}, .wide = *std::move(wide)};
+  shape.home = *std::min_element(forms.begin(), forms.end(), [](const Form& a, const Form& b) {
+    return a.kv.blocks < b.kv.blocks;
+  });
+  shape.unequal = std::move(forms);
+  return shape;
+}
+
+// Finds the forms on the way of pipelines of unequal length. Returns why there is no way.
+std::optional<Error> Regrouping::agree_unequal(std::vector<Form> forms) {
+  Result<GroupShape> shape = rebalanced(config_, group_.homes, std::move(forms));
+  if (!shape.ok()) {
+    return shape.error();
+  }
+  static_cast<GroupShape&>(group_) = *std::move(shape);
+  joined_ = form_ = group_.joined();
+  return std::nullopt;
+}
+
 std::int64_t Regrouping::preemptions() const {
   std::int64_t sum = 0;
   for (const ReplicaId home : group_.homes) {
@@ -132,7 +185,7 @@ void Regrouping::unify() {
     }
   }
   joint_.reset();
-  EngineState all = join_homes(std::move(states));
+  EngineState all = join_homes(std::move(states), group_.home_blocks());
   for (const auto& [request, live] : all.live) {
     news_.moved.emplace_back(request, first());
   }
@@ -163,8 +216,12 @@ void Regrouping::count_bytes(const HoldShards& hold,
   }
   std::vector<Copy> homes(count());
   std::vector<std::int64_t> blocks;
-  for (std::size_t device = 0; device < form_.group.size(); ++device) {
-    homes[device * count() / form_.group.size()].push_back(static_cast<int>(device));
+  const std::vector<Form> forms = group_.home_forms();
+  int next = 0;
+  for (std::size_t home = 0; home < count(); ++home) {
+    for (std::size_t device = 0; device < forms[home].group.size(); ++device) {
+      homes[home].push_back(next++);
+    }
   }
   for (const std::vector<BlockId>& some : live) {
     blocks.push_back(std::ssize(some));
@@ -221,13 +278,15 @@ void Regrouping::divide() {
   if (!wide().quiet()) {
     return;
   }
-  const SchedulerConfig& limits = group_.first->limits();
+  std::vector<int> most_sequences = {group_.first->limits().max_num_seqs};
+  for (std::size_t home = 1; home < count(); ++home) {
+    most_sequences.push_back(engine(home).limits().max_num_seqs);
+  }
   EngineState all = wide().release_all(now_ns_);
   Result<EngineStates> split = split_homes(all,
-                                           {.count = static_cast<int>(count()),
-                                            .blocks = group_.home.kv.blocks,
-                                            .block_tokens = limits.block_tokens,
-                                            .max_num_seqs = limits.max_num_seqs},
+                                           {.blocks = group_.home_blocks(),
+                                            .block_tokens = group_.home.kv.block_tokens,
+                                            .max_num_seqs = std::move(most_sequences)},
                                            hurries());
   if (!split.ok()) {
     wide().absorb(std::move(all), now_ns_);

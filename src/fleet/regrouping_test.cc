@@ -125,6 +125,51 @@ TEST(Regrouping, GroupsByLayersServeToo) {
   scene.expect_all_answered();
 }
 
+int layers_held(const Holding& holding) {
+  return static_cast<int>(std::ranges::count_if(
+      holding.layers, [](const Holding::Layer& layer) { return !layer.empty(); }));
+}
+
+// No stage is fetched, and the group parts into what it was made of.
+TEST(Regrouping, APipelineAndAReplicaBecomeOneOfEvenStages) {
+  for (const bool replica_first : {false, true}) {
+    GroupScene scene(3);
+    const std::vector<std::vector<int>> pair = {replica_first ? std::vector<int>{1, 2}
+                                                              : std::vector<int>{0, 1}};
+    ASSERT_TRUE(scene.want(pair, GroupBy::kLayers).ok());
+    scene.settle();
+    for (int topic = 0; topic < 6; ++topic) {
+      scene.arrive(topic, 20, 60);
+    }
+    for (const int replica : {0, 1, 2}) {
+      scene.work(replica);
+    }
+    const auto changes = scene.want({{0, 1, 2}}, GroupBy::kLayers);
+    ASSERT_TRUE(changes.ok()) << changes.error().message;
+    ASSERT_EQ(changes->size(), 1U) << "the pipeline does not part first";
+    EXPECT_TRUE(changes->front().together);
+    scene.settle();
+    ASSERT_EQ(scene.groups(), "012");
+    const RegroupRecord& record = scene.sink.groups->history.back();
+    EXPECT_EQ(record.weight_bytes, 0);
+    EXPECT_GT(record.kv_bytes, 0);
+    for (const Holding& holding : scene.sink.groups->groups.front().form->group) {
+      EXPECT_EQ(layers_held(holding), kGroupLayers / 3);
+    }
+    for (int topic = 0; topic < 6; ++topic) {
+      scene.arrive(topic, 20, 60);
+    }
+    scene.work(0);
+    const auto back = scene.want({{0}, {1}, {2}});
+    ASSERT_TRUE(back.ok()) << back.error().message;
+    EXPECT_EQ(back->size(), 2U);
+    scene.settle();
+    EXPECT_EQ(scene.groups(), "0 1 2");
+    EXPECT_EQ(scene.sink.groups->failures_total, 0);
+    scene.expect_all_answered();
+  }
+}
+
 TEST(Regrouping, AFailedStepTurnsBackWithItsReason) {
   GroupScene scene(2);
   scene.arrive(1, 20, 30);
@@ -236,17 +281,21 @@ std::vector<Wish> wishes_of(int replicas) {
   if (replicas == 2) {
     return {{{0, 1}}, {{0}, {1}}};
   }
+  if (replicas == 3) {
+    return {{{0, 1}, {2}}, {{0, 1, 2}}, {{0}, {1, 2}}, {{0, 1, 2}}, {{0}, {1}, {2}}};
+  }
   return {{{0, 1}},       {{2, 3}},   {{0, 1}, {2, 3}}, {{0, 1, 2, 3}},
           {{0, 1, 2, 3}}, {{0}, {1}}, {{0, 2}, {1, 3}}, {{0}, {1}, {2}, {3}}};
 }
 
-// Random arrivals, cancels, failures and wishes for groups of 2 and 4, in random order: no token is
-// lost, repeated or different, devices never hold more than their pages, and in the end all
-// replicas are alone again.
+// Random arrivals, cancels, failures and wishes for groups of 2, 3 and 4, in random order: no token
+// is lost, repeated or different, devices never hold more than their pages, and in the end all
+// replicas are alone again. Three replicas divide layers only.
 TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
   int together = 0;
   int apart = 0;
   int turned = 0;
+  int unequal = 0;
   std::int64_t moved = 0;
   std::int64_t preemptions = 0;
   std::int64_t hits = 0;
@@ -255,7 +304,7 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
     const auto below = [&](int limit) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
     };
-    const int replicas = seed % 3 == 0 ? 2 : 4;
+    const int replicas = seed % 3 == 0 ? 2 : seed % 6 == 1 ? 3 : 4;
     GroupScene scene({.replicas = replicas,
                       .blocks = 16 + below(20),
                       .morphs = below(3) > 0,
@@ -270,7 +319,8 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
             1 + static_cast<std::uint64_t>(below(static_cast<int>(scene.asked.size())))}});
       } else if (dice < 13) {
         const auto& wish = wishes[static_cast<std::size_t>(below(static_cast<int>(wishes.size())))];
-        (void)scene.want(wish, below(4) == 0 ? GroupBy::kLayers : GroupBy::kShards);
+        const bool by_layers = replicas == 3 || below(4) == 0;
+        (void)scene.want(wish, by_layers ? GroupBy::kLayers : GroupBy::kShards);
       } else if (dice < 60) {
         std::optional<Error> failure;
         if (below(40) == 0) {
@@ -293,12 +343,14 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
     (void)scene.want(wishes.back());
     scene.settle();
     scene.expect_all_answered();
-    EXPECT_EQ(scene.groups(), replicas == 2 ? "0 1" : "0 1 2 3");
+    EXPECT_EQ(scene.groups(), std::string("0 1 2 3").substr(0, 2 * scene.fleet->size() - 1));
     EXPECT_FALSE(scene.devices.grouped());
     for (const RegroupRecord& record : scene.sink.groups->history) {
       ++(record.together ? together : apart);
       turned += record.failure.empty() ? 0 : 1;
       moved += record.blocks_moved;
+      const bool ends = record.replicas.front().value == 0 && record.replicas.back().value == 2;
+      unequal += replicas == 3 && record.together && record.replicas.size() == 2 && ends ? 1 : 0;
     }
     for (std::int32_t replica = 0; replica < replicas; ++replica) {
       preemptions += scene.fleet->observe(ReplicaId{replica}).preemptions_total;
@@ -309,6 +361,7 @@ TEST(Regrouping, MergesAndSplitsAtRandomMomentsChangeNoToken) {
   EXPECT_GT(together, repetitions(200));
   EXPECT_GT(apart, repetitions(200));
   EXPECT_GT(turned, repetitions(50));
+  EXPECT_GT(unequal, repetitions(10));
   EXPECT_GT(moved, repetitions(500));
   EXPECT_GT(preemptions, repetitions(100));
   EXPECT_GT(hits, repetitions(1'000));

@@ -13,16 +13,16 @@ namespace protean {
 // the group's HoldShards steps and reports them. All calls return at once and take effect after the
 // entries given before.
 //
-// With join(), replicas whose forms are equal and have n blocks each become homes 0, 1, ... of one
-// group. A replica may be a unified group itself, unless it was divided by layers. Each home's
-// sequences keep their blocks and are computed by its copy of a component, or by the only copy.
+// With join(), replicas of equal precisions become homes 0, 1, ... of one group. A replica may be a
+// unified group itself; if it was divided by layers, the group divides layers too. Only pipelines
+// may have unequal numbers of devices and blocks. Each home's sequences keep their blocks and are computed by its copy of a component, or by the only copy.
 // Steps are given to start(), not to the Executors. HoldShards steps are committed one by one,
 // between the steps that go on.
 //
-// unify() requires one copy of each layer's attention. The g homes become one with g * n blocks:
-// block a of home h is now block a * g + h. The first replica's Executor runs the group as one wide
-// replica, and may resize its KV, to no fewer blocks. divide() is the reverse of unify(), when the
-// KV cache has g * n blocks again, and part() the reverse of join(), when each home has the copy of
+// unify() requires one copy of each layer's attention. The homes become one with the blocks of all,
+// in turns (HomeBlocks). The first replica's Executor runs the group as one wide replica, and may
+// resize its KV, to no fewer blocks. divide() is the reverse of unify(), when the KV cache has as
+// many blocks again, and part() the reverse of join(), when each home has the copy of
 // everything that it came with.
 //
 // No step of the replicas may be in flight, and no morph step pending, when one of these four is

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,7 @@ struct GroupStorm : ReplicasTest {
   static constexpr std::uint64_t kMostRequests = 100'000;
 
   GroupBy by = GroupBy::kShards;
+  std::set<std::vector<ReplicaId>> formed;  // the first replicas of all homes that became one
   bool kv_shrinks = false;  // for groups, and grows back when they have parted
 
   ReplicaOptions options_of(int replicas, const Kept& kept) {
@@ -156,13 +158,16 @@ struct GroupStorm : ReplicasTest {
   }
   // Each replica has what it began with, and no change failed: a page that was lost would be
   // lacking the next time, since no page is free.
-  void expect_at_rest(const GroupsStatus& status, const ReplicaOptions& options) const {
+  void expect_at_rest(const GroupsStatus& status, const ReplicaOptions& options) {
     for (const GroupStatus& group : status.groups) {
       EXPECT_EQ(group.form->group.front().layers, options.sizing.form.group.front().layers);
     }
     std::int64_t kv_bytes = 0;
     for (const RegroupRecord& record : status.history) {
       kv_bytes += record.kv_bytes;
+      if (record.together) {
+        formed.insert(record.replicas);
+      }
       EXPECT_TRUE(record.failure.empty() || record.failure.starts_with("turned back"))
           << record.failure;
     }
@@ -210,6 +215,15 @@ TEST_F(GroupStorm, FourReplicasDivideLayersAndPartManyTimes) {
   by = GroupBy::kLayers;
   widen();
   storm(kKept[1], {2, 1, 4, 1}, changes_wanted(12));
+}
+
+// A pipeline of two stages and a replica become one of three stages, and part into the two again.
+TEST_F(GroupStorm, APipelineAndAReplicaBecomeOneAndPartManyTimes) {
+  kv_cache_memory = "2MiB";
+  by = GroupBy::kLayers;
+  widen();
+  storm(kKept[1], {2, 3, 2, 1}, changes_wanted(12));
+  EXPECT_TRUE(formed.contains({ReplicaId{0}, ReplicaId{2}}));
 }
 
 // The weights that a stage drops are smaller than the KV that it takes of each of its layers.

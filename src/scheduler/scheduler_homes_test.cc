@@ -33,15 +33,18 @@ TokenId token_after(std::span<const TokenId> sequence) {
 class HomesScene {
  public:
   HomesScene(int count, std::int64_t blocks, int sequences = 8)
-      : homes_{.count = count,
-               .blocks = blocks,
+      : HomesScene(HomeBlocks(count, blocks), sequences) {}
+  explicit HomesScene(const HomeBlocks& blocks, int sequences = 8)
+      : homes_{.blocks = blocks,
                .block_tokens = kTokensOfABlock,
-               .max_num_seqs = sequences},
-        kv_(static_cast<std::size_t>(count * blocks * kTokensOfABlock), -1) {
-    for (int home = 0; home < count; ++home) {
-      schedulers_.push_back(std::make_unique<Scheduler>(config(blocks, sequences)));
+               .max_num_seqs =
+                   std::vector<int>(static_cast<std::size_t>(blocks.count()), sequences)},
+        kv_(static_cast<std::size_t>(blocks.total() * kTokensOfABlock), -1) {
+    for (int home = 0; home < count(); ++home) {
+      schedulers_.push_back(std::make_unique<Scheduler>(config(blocks.of(home), sequences)));
     }
   }
+  int count() const { return homes_.blocks.count(); }
 
   Status add(int home, int topic, int prompt, int output) {
     Request request;
@@ -84,8 +87,8 @@ class HomesScene {
       states.push_back(home->release_all());
     }
     one_ = std::make_unique<Scheduler>(
-        config(homes_.count * homes_.blocks, homes_.count * homes_.max_num_seqs));
-    one_->absorb(join_homes(std::move(states)));
+        config(homes_.blocks.total(), count() * homes_.max_num_seqs.front()));
+    one_->absorb(join_homes(std::move(states), homes_.blocks));
   }
 
   std::optional<Error> split(bool preempts) {
@@ -117,7 +120,7 @@ class HomesScene {
   }
 
   void cancel(RequestId request) {
-    for (int home = 0; home < homes_.count; ++home) {
+    for (int home = 0; home < count(); ++home) {
       if (scheduler(home).remove(request)) {
         clients_.erase(request);
         return;
@@ -128,12 +131,12 @@ class HomesScene {
   void finish_all() {
     for (bool more = true; more;) {
       more = false;
-      for (int home = 0; home < (one_ ? 1 : homes_.count); ++home) {
+      for (int home = 0; home < (one_ ? 1 : count()); ++home) {
         more = step(home) || more;
       }
     }
     EXPECT_TRUE(clients_.empty());
-    for (int home = 0; home < homes_.count; ++home) {
+    for (int home = 0; home < count(); ++home) {
       EXPECT_EQ(scheduler(home).observe().kv_blocks_used, 0);
       EXPECT_TRUE(scheduler(home).idle());
     }
@@ -172,7 +175,7 @@ class HomesScene {
       const auto at = [&](int position) -> TokenId& {
         const BlockId block =
             plan.blocks[static_cast<std::size_t>(slice.block_begin + position / kTokensOfABlock)];
-        const BlockId id = one_ ? block : block * homes_.count + home;
+        const BlockId id = one_ ? block : homes_.blocks.number(home, block);
         return *(cell(id) + position % kTokensOfABlock);
       };
       for (int i = 0; i < slice.token_count; ++i) {
@@ -282,6 +285,25 @@ TEST(SchedulerHomes, WhatFindsNoRoomIsPreemptedOnlyIfAsked) {
   scene.finish_all();
 }
 
+TEST(SchedulerHomes, HomesOfUnequalSizeBecomeOneAndPart) {
+  HomesScene scene(HomeBlocks(std::vector<std::int64_t>{8, 20}));
+  ASSERT_TRUE(scene.add(0, 2, 20, 9).ok());
+  ASSERT_TRUE(scene.add(1, 3, 50, 9).ok());  // beyond what the smaller home holds
+  ASSERT_TRUE(scene.add(1, 4, 12, 9).ok());
+  scene.step(0);
+  scene.step(1);
+  scene.join();
+  EXPECT_EQ(scene.scheduler(0).observe().kv_blocks, 28);
+  const auto why = scene.split(true);
+  ASSERT_TRUE(why.has_value());
+  EXPECT_NE(why->message.find("and each replica has 8"), std::string::npos) << why->message;
+  scene.cancel(RequestId{2});
+  EXPECT_FALSE(scene.split(false).has_value());
+  EXPECT_EQ(scene.scheduler(0).observe().kv_blocks, 8);
+  EXPECT_EQ(scene.scheduler(1).observe().kv_blocks, 20);
+  scene.finish_all();
+}
+
 // Random arrivals, steps, cancels, merges and splits: no token is lost, repeated or different, and
 // no block or sequence is left.
 TEST(SchedulerHomes, MergesAndSplitsAtRandomMomentsChangeNoToken) {
@@ -296,7 +318,9 @@ TEST(SchedulerHomes, MergesAndSplitsAtRandomMomentsChangeNoToken) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
     };
     const int count = seed % 2 == 0 ? 2 : 4;
-    HomesScene scene(count, 16 + below(20));
+    std::vector<std::int64_t> blocks(static_cast<std::size_t>(count), 16 + below(20));
+    blocks.back() += seed % 3 == 0 ? 0 : below(20);
+    HomesScene scene{HomeBlocks(blocks)};
     for (int event = 0; event < 1'500; ++event) {
       const int dice = below(100);
       if (dice < 30) {

@@ -54,8 +54,8 @@ class Divider {
   Divider(const SchedulerState& state, const Homes& homes)
       : state_(state),
         homes_(homes),
-        needed_(at(homes.count), std::vector<bool>(at(homes.count * homes.blocks), false)),
-        load_(at(homes.count)) {}
+        needed_(at(count()), std::vector<bool>(at(homes.blocks.total()), false)),
+        load_(at(count())) {}
 
   // Returns why the state cannot be divided now; nothing once homes and copies are chosen.
   std::optional<Error> divide(bool preempts) {
@@ -64,8 +64,8 @@ class Divider {
     }
     if (!place_running(preempts)) {
       return make_error(ErrorCode::kExhausted,
-                        "{} running requests do not fit {} KV caches of {} blocks now",
-                        state_.running.size(), homes_.count, homes_.blocks);
+                        "{} running requests do not fit {} KV caches of {} blocks together now",
+                        state_.running.size(), count(), homes_.blocks.total());
     }
     place_waiting();
     choose_destinations();
@@ -78,7 +78,7 @@ class Divider {
   // Takes the state apart as divided.
   HomeStates take(SchedulerState& all) {
     HomeStates result{.homes = {}, .moves = std::move(waves_), .preempted = preempted_};
-    for (int home = 0; home < homes_.count; ++home) {
+    for (int home = 0; home < count(); ++home) {
       SchedulerState& state = result.homes.emplace_back(
           SchedulerState{.last_step = all.last_step, .hit_share = all.hit_share});
       if (home == 0) {
@@ -119,8 +119,9 @@ class Divider {
     int running = 0;
   };
 
-  int home_of(BlockId block) const { return block % homes_.count; }
-  BlockId id_in_home(BlockId block) const { return block / homes_.count; }
+  int count() const { return homes_.blocks.count(); }
+  int home_of(BlockId block) const { return homes_.blocks.block(block).home; }
+  BlockId id_in_home(BlockId block) const { return homes_.blocks.block(block).block; }
   std::int64_t blocks_for(std::int64_t tokens) const {
     return ceil_div(tokens, std::int64_t{homes_.block_tokens});
   }
@@ -132,10 +133,10 @@ class Divider {
         const std::int64_t prompt = sequence->prompt_tokens;
         const std::int64_t needs =
             blocks_for(std::max(prompt, prompt + sequence->asks.max_tokens - 1));
-        if (needs > homes_.blocks) {
+        if (const std::int64_t least = homes_.blocks.least(); needs > least) {
           return make_error(ErrorCode::kUnavailable,
                             "request {} needs {} KV blocks, and each replica has {}: it ends first",
-                            sequence->asks.id.value, needs, homes_.blocks);
+                            sequence->asks.id.value, needs, least);
         }
       }
     }
@@ -183,10 +184,10 @@ class Divider {
   int best_home(const Sequence& sequence) const {
     int best = -1;
     std::int64_t best_rank = 0;
-    for (int home = 0; home < homes_.count; ++home) {
+    for (int home = 0; home < count(); ++home) {
       const Load& load = load_[at(home)];
-      const std::int64_t left = homes_.blocks - load.blocks - new_blocks(home, sequence);
-      if (left < 0 || load.running >= homes_.max_num_seqs) {
+      const std::int64_t left = homes_.blocks.of(home) - load.blocks - new_blocks(home, sequence);
+      if (left < 0 || load.running >= homes_.max_num_seqs[at(home)]) {
         continue;
       }
       const std::int64_t there =
@@ -223,7 +224,7 @@ class Divider {
   // Chooses a block of its home for each needed block that lies elsewhere: one that holds nothing,
   // else one that leaves the home, else the cached one that is longest free.
   void choose_destinations() {
-    const auto blocks = static_cast<BlockId>(homes_.count * homes_.blocks);
+    const auto blocks = static_cast<BlockId>(homes_.blocks.total());
     overwritten_.assign(at(blocks), false);
     taken_.assign(at(blocks), false);
     // The order of eviction of a block that no sequence of its home needs.
@@ -236,9 +237,10 @@ class Divider {
     for (std::size_t i = 0; i < state_.idle.size(); ++i) {
       rank[at(state_.idle[i])] = 2 + static_cast<int>(i);
     }
-    for (int home = 0; home < homes_.count; ++home) {
+    for (int home = 0; home < count(); ++home) {
       std::vector<BlockId> free;
-      for (BlockId block = home; block < blocks; block += homes_.count) {
+      for (BlockId own = 0; own < homes_.blocks.of(home); ++own) {
+        const BlockId block = homes_.blocks.number(home, own);
         taken_[at(block)] = needed_[at(home)][at(block)];
         if (!taken_[at(block)]) {
           free.push_back(block);
@@ -355,13 +357,13 @@ class Divider {
 
 }  // namespace
 
-SchedulerState join_homes(std::vector<SchedulerState> homes) {
+SchedulerState join_homes(std::vector<SchedulerState> homes, const HomeBlocks& blocks) {
   SchedulerState all;
-  const auto count = static_cast<BlockId>(homes.size());
+  const int count = blocks.count();
   std::size_t longest = 0;
-  for (BlockId home = 0; home < count; ++home) {
+  for (int home = 0; home < count; ++home) {
     SchedulerState& state = homes[at(home)];
-    const auto number = [home, count](BlockId block) { return block * count + home; };
+    const auto number = [&](BlockId block) { return blocks.number(home, block); };
     append(all.running, std::move(state.running), number);
     append(all.waiting, std::move(state.waiting), number);
     for (CachedBlock& cached : state.cached) {

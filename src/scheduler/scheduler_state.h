@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "contract/home_blocks.h"
 #include "contract/morph.h"
 #include "contract/observation.h"
 #include "scheduler/prefix_cache.h"
@@ -29,18 +30,16 @@ struct SchedulerState {
   std::optional<Observation> totals;
 };
 
-// Replicas whose KV caches become one, or the reverse. Block `a` of home `h` is block
-// `a * homes + h` of the one KV cache.
+// Replicas whose KV caches become one, or the reverse.
 struct Homes {
-  int count = 2;
-  std::int64_t blocks = 0;  // KV blocks of each home
+  HomeBlocks blocks;
   int block_tokens = 16;
-  int max_num_seqs = 256;  // sequences in a step of each home
+  std::vector<int> max_num_seqs;  // sequences in a step of each home
 };
 
 // Returns the state of one scheduler instead of several, in order of the homes. Sequences of equal
 // priority and due time keep the order of their arrivals. The counters are those of the first.
-SchedulerState join_homes(std::vector<SchedulerState> homes);
+SchedulerState join_homes(std::vector<SchedulerState> homes, const HomeBlocks& blocks);
 
 struct HomeStates {
   std::vector<SchedulerState> homes;
@@ -54,8 +53,8 @@ struct HomeStates {
 // there is room; its other blocks are copied there. A block that sequences of several homes share
 // is copied for each. Blocks that are only cached stay cached if all blocks before them lie in the
 // same home. The first home gets the counters. Fails with kUnavailable, and leaves `all` as it was,
-// if a request needs more blocks than a home has; with kExhausted if the running sequences find no
-// room, unless `preempts`.
+// if a request needs more blocks than the smallest home has; with kExhausted if the running
+// sequences find no room, unless `preempts`.
 Result<HomeStates> split_homes(SchedulerState& all, const Homes& homes, bool preempts);
 
 }  // namespace protean

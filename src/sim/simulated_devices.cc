@@ -155,19 +155,19 @@ void SimulatedDevices::join(const std::vector<ReplicaId>& replicas) {
                .way = {},
                .precision = {}};
   const MorphModel& first = *top(replicas.front()).model;
+  std::vector<Form> forms;
   for (const ReplicaId replica : replicas) {
     const Group& home = top(replica);
     check(home.homes.size() == 1 && !home.model->pending(), "replicas at rest join");
-    check(joined_form(home.model->form(), 1) == joined_form(first.form(), 1),
-          "replicas of equal forms join");
+    check(equally_precise(home.model->form(), first.form()), "replicas of equal precisions join");
+    forms.push_back(home.model->form());
     const std::vector<TimeNs>& times_ns = home.timeline.free_ns();
     joined.homes.push_back(devices_from(static_cast<int>(free_ns.size()), times_ns.size()));
     free_ns.insert(free_ns.end(), times_ns.begin(), times_ns.end());
     joined.links.insert(joined.links.end(), home.links.begin(), home.links.end());
   }
   joined.model.emplace(
-      MorphModel::Devices{first.spec(), first.budget(),
-                          joined_form(first.form(), static_cast<int>(replicas.size()))},
+      MorphModel::Devices{first.spec(), first.budget(), joined_form(forms)},
       times_.morph, seed_ + static_cast<std::uint64_t>(replicas.front().value), joined.links);
   joined.timeline = DeviceTimeline(std::move(free_ns));
   joined.timeline.meet(world_.now_ns, 0);
@@ -203,12 +203,12 @@ void SimulatedDevices::part(ReplicaId replica) {
   groups.pop_back();
   check(group->homes.size() > 1 && !group->model->pending(), "homes at rest part");
   const TimeNs free_ns = group->timeline.meet(world_.now_ns, 0);
+  std::vector<Form> forms;
   for (const ReplicaId home : group->replicas) {
-    check(joined_form(top(home).model->form(), static_cast<int>(group->replicas.size())) ==
-              group->model->form(),
-          "each home parts with what it came with");
+    forms.push_back(top(home).model->form());
     top(home).timeline.meet(free_ns, 0);
   }
+  check(joined_form(forms) == group->model->form(), "each home parts with what it came with");
   ended_pipelines_ += group->timeline.pipeline();
 }
 

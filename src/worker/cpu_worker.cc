@@ -343,10 +343,10 @@ WantedWeights CpuWorker::wanted_of(const MorphStep& step, int device) const {
     next.form = after(std::move(next.form), step);
     // The store may not have come to this formation yet, so its own number of blocks does not
     // count.
-    const std::int64_t blocks = form.kv.blocks / next.home_count();
+    const std::int64_t own = next.blocks().of(next.home_with(device));
     wanted.kv = {.layer = layer,
                  .kv_heads = kv_heads_of_shard_ * run.count,
-                 .places = blocks * kv_move(group().formation, next, layer, device).homes};
+                 .places = own + kv_move(group().formation, next, layer, device).others};
   }
   return wanted;
 }

@@ -141,6 +141,7 @@ class CpuWorker : public Executor {
     // Before unify(); empty if the homes were not unified.
     std::vector<CpuWorker*> apart;
     std::vector<Copy> homes_apart;
+    std::vector<std::int64_t> blocks_apart;
     std::shared_ptr<const std::vector<KvPlaces>> places_apart;
     std::int64_t least_kv_blocks = 0;  // of unified homes
     std::shared_ptr<UseMeter> meter;   // while several devices serve as one

@@ -58,13 +58,18 @@ void CpuWorker::join(const std::vector<CpuWorker*>& others) {
   joined.least_kv_blocks = 0;
   joined.meter = nullptr;
   Formation& formation = joined.formation;
+  std::vector<const Formation*> joining = {&group().formation};
+  formation.home_blocks = {formation.form.kv.blocks};
   for (CpuWorker* const other : others) {
     const Group& added = other->group();
     const Form& form = added.formation.form;
     check(rests(*other) && other->fabric_ == fabric_, "workers at rest join");
-    check(equally_precise(form, formation.form) && form.kv == group().formation.form.kv &&
-              places_alike(added.formation, formation),
-          "workers of equal forms join");
+    const KvForm& kv = formation.form.kv;
+    check(equally_precise(form, formation.form) && form.kv.precision == kv.precision &&
+              form.kv.block_tokens == kv.block_tokens,
+          "workers of equal precisions join");
+    joining.push_back(&added.formation);
+    formation.home_blocks.push_back(form.kv.blocks);
     for (CpuWorker* const member : added.members) {
       member->follow(*this, static_cast<int>(joined.devices.size()));
       joined.members.push_back(member);
@@ -78,6 +83,7 @@ void CpuWorker::join(const std::vector<CpuWorker*>& others) {
     joined.homes.push_back(other);
     number_ = std::max(number_, other->number_);
   }
+  formation.home_places = places_of_joined(joining);
   groups_.push_back(std::move(joined));
   change({.after = group().formation});
 }
@@ -90,11 +96,12 @@ void CpuWorker::unify() {
   joined.homes_apart = std::exchange(after.homes, {indices(0, joined.devices.size())});
   joined.apart = std::exchange(joined.homes, {this});
   joined.places_apart = std::exchange(after.home_places, places_as_one(joined.formation));
+  joined.blocks_apart = std::exchange(after.home_blocks, {});
   joined.least_kv_blocks = after.form.kv.blocks;
   joined.meter = meter_of(joined.devices);
   change({.after = std::move(after),
           .kv = GroupChange::Kv::kUnifies,
-          .homes_before = static_cast<int>(joined.apart.size())});
+          .homes = joined.formation.blocks()});
 }
 
 void CpuWorker::divide() {
@@ -106,10 +113,12 @@ void CpuWorker::divide() {
   Formation after = joined.formation;
   after.homes = std::exchange(joined.homes_apart, {});
   after.home_places = std::exchange(joined.places_apart, nullptr);
+  after.home_blocks = std::exchange(joined.blocks_apart, {});
   joined.homes = std::exchange(joined.apart, {});
   joined.least_kv_blocks = 0;
   joined.meter = nullptr;
-  change({.after = std::move(after), .kv = GroupChange::Kv::kDivides});
+  const HomeBlocks homes = after.blocks();
+  change({.after = std::move(after), .kv = GroupChange::Kv::kDivides, .homes = homes});
 }
 
 void CpuWorker::part() {
@@ -129,7 +138,7 @@ void CpuWorker::part() {
     own.form.layer_precision = form.layer_precision;
     own.form.embeddings = form.embeddings;
     own.form.kv = form.kv;
-    own.form.kv.blocks /= joined.formation.home_count();
+    own.form.kv.blocks = joined.formation.blocks().of(static_cast<int>(home));
     for (std::size_t device = 0; device < devices.size(); ++device) {
       own.form.group[device] = form.group[static_cast<std::size_t>(devices[device])];
     }

@@ -162,6 +162,8 @@ class JoinScene {
     std::vector<int> members;  // replicas
     int homes = 1;
     Form form;
+    std::vector<int> member_home = {};  // by member: the home that it joined with
+    std::vector<std::int64_t> blocks = {};  // of each home that joined
   };
 
   // Runs a step of every group. The content of `between` happens while it may run.
@@ -289,6 +291,8 @@ class JoinScene {
   Group join(const std::vector<Group>& joining) {
     Group joined = joining.front();
     joined.homes = static_cast<int>(joining.size());
+    joined.member_home.assign(joined.members.size(), 0);
+    joined.blocks = {joined.form.kv.blocks};
     std::vector<CpuWorker*> others;
     for (std::size_t i = 1; i < joining.size(); ++i) {
       others.push_back(&worker(joining[i].leader));
@@ -297,18 +301,28 @@ class JoinScene {
       joined.form.group.insert(joined.form.group.end(), joining[i].form.group.begin(),
                                joining[i].form.group.end());
       joined.form.kv.blocks += joining[i].form.kv.blocks;
+      joined.blocks.push_back(joining[i].form.kv.blocks);
+      joined.member_home.resize(joined.members.size(), static_cast<int>(i));
+    }
+    std::size_t device = 0;
+    for (const Group& home : joining) {
+      for (std::size_t i = 0; i < home.form.group.size(); ++i) {
+        joined.form.group[device++].home_blocks = home.form.kv.blocks;
+      }
     }
     worker(joined.leader).join(others);
     return joined;
   }
   void unify(Group& group) {
-    renumber(group, [&](int home, BlockId block) { return block * group.homes + home; });
+    const HomeBlocks homes(group.blocks);
+    renumber(group, [&](int home, BlockId block) { return homes.number(home, block); });
     group.homes = 1;
     worker(group.leader).unify();
   }
   // Each talk has blocks of one home only.
   void divide(Group& group, int homes) {
-    renumber(group, [&](int, BlockId block) { return block / homes; });
+    const HomeBlocks apart(group.blocks);
+    renumber(group, [&](int, BlockId block) { return apart.block(block).block; });
     group.homes = homes;
     worker(group.leader).divide();
   }
@@ -382,12 +396,16 @@ class JoinScene {
   int home_of(const Group& group, const JoinTalk& talk) const {
     const auto at = std::find(group.members.begin(), group.members.end(), talk.replica);
     return at == group.members.end() ? -1
-                                     : static_cast<int>((at - group.members.begin()) * group.homes /
-                                                        std::ssize(group.members));
+           : group.homes == 1
+               ? 0
+               : group.member_home[static_cast<std::size_t>(at - group.members.begin())];
   }
   static int home_replica(const Group& group, int home) {
-    return group.members[static_cast<std::size_t>(home) * group.members.size() /
-                         static_cast<std::size_t>(group.homes)];
+    if (group.homes == 1) {
+      return group.leader;
+    }
+    const auto first = std::find(group.member_home.begin(), group.member_home.end(), home);
+    return group.members[static_cast<std::size_t>(first - group.member_home.begin())];
   }
   void renumber(const Group& group, const std::function<BlockId(int, BlockId)>& number) {
     for (JoinTalk& talk : talks_) {

@@ -180,6 +180,67 @@ TEST(JoinOfPipelines, HasTheBitsOfReplicasThatStandAlone) {
   join_in_two_steps(true);
 }
 
+// Applies the steps after which device `keepers[layer]` alone holds each layer, and returns the way
+// back.
+std::vector<HoldShards> keep_at(JoinScene& fleet, JoinScene::Group& group,
+                                const std::vector<int>& keepers) {
+  std::vector<HoldShards> back;
+  for (const auto& [layer, component] : components()) {
+    HoldShards before{layer, component, {}};
+    HoldShards hold{layer, component, {}};
+    for (int device = 0; device < static_cast<int>(group.form.group.size()); ++device) {
+      const ShardRun& run = group.form.group[static_cast<std::size_t>(device)].of(layer, component);
+      const bool keeps = component == Component::kEmbeddings
+                             ? device == keepers.front() || device == keepers.back()
+                             : device == keepers[static_cast<std::size_t>(layer)];
+      before.runs.push_back(run);
+      hold.runs.push_back(keeps ? run : ShardRun());
+    }
+    fleet.apply(group, hold);
+    back.insert(back.begin(), std::move(before));
+  }
+  return back;
+}
+
+// A pipeline of two stages and a replica, which has fewer blocks, become a pipeline of three. The
+// pipeline's KV has grown since it was formed, so its last blocks lie at their own places.
+TEST(JoinOfUnequalHomes, HasTheBitsOfReplicasThatStandAlone) {
+  const JoinCase which{"bf16_int8kv", Precision::kBf16, KvPrecision::kInt8};
+  for (const bool replica_first : {false, true}) {
+    JoinScene fleet(which, 3, 6);
+    const std::vector<JoinScene::Group> narrow = fleet.groups;
+    fleet.step();
+    const std::size_t alone_at = replica_first ? 0 : 2;
+    JoinScene::Group pair = fleet.join({narrow[replica_first ? 1 : 0], narrow[replica_first ? 2 : 1]});
+    fleet.groups = {pair, narrow[alone_at]};
+    const std::vector<HoldShards> back = keep_at(fleet, fleet.groups[0], {0, 0, 1});
+    fleet.unify(fleet.groups[0]);
+    fleet.apply(fleet.groups[0], ResizeKv{2 * kJoinBlocks + 9});
+    fleet.step();
+    pair = fleet.groups[0];
+    fleet.groups = {replica_first ? fleet.join({narrow[0], pair}) : fleet.join({pair, narrow[2]})};
+    JoinScene::Group& wide = fleet.groups[0];
+    const std::vector<int> keepers =
+        replica_first ? std::vector<int>{1, 0, 2} : std::vector<int>{0, 2, 1};
+    const std::vector<HoldShards> back_to_pair = keep_at(fleet, wide, keepers);
+    fleet.unify(wide);
+    fleet.apply(wide, ResizeKv{wide.form.kv.blocks + 5});
+    fleet.step();
+    fleet.apply(wide, ResizeKv{wide.form.kv.blocks - 5});
+    take_back(fleet, wide, 2, back_to_pair);
+    fleet.worker(0).part();
+    fleet.groups = {pair, narrow[alone_at]};
+    fleet.apply(fleet.groups[0], ResizeKv{2 * kJoinBlocks});
+    take_back(fleet, fleet.groups[0], 2, back);
+    fleet.worker(pair.leader).part();
+    fleet.groups = narrow;
+    for (int i = 0; i < 60; ++i) {
+      fleet.step();
+    }
+    EXPECT_EQ(fleet.seen(), alone(which, 3, 6));
+  }
+}
+
 // Sequences move with their KV between groups and replicas whose devices hold other layers and
 // other heads.
 TEST(MoveBetweenGroups, HasTheBitsOfReplicasThatStandAlone) {

@@ -25,6 +25,13 @@ KvPlaces places_of(const Formation& formation, int layer) {
              : (*formation.home_places)[static_cast<std::size_t>(layer)];
 }
 
+// Returns where a home has its blocks in an array of its own, as places of one home.
+KvPlaces places_of_home(const KvPlaces& by_home, int home) {
+  const auto index = static_cast<std::size_t>(home);
+  const bool moved = index < by_home.tables.size() && !by_home.tables[index].empty();
+  return moved ? KvPlaces{{by_home.tables[index]}} : KvPlaces();
+}
+
 bool all_one(const std::vector<Copy>& by_home) {
   return std::all_of(by_home.begin(), by_home.end(),
                      [&](const Copy& copy) { return copy == by_home.front(); });
@@ -74,8 +81,7 @@ std::vector<KvMove::Swap> swaps_of(const Formation& apart, const std::vector<Cop
 }  // namespace
 
 std::shared_ptr<const std::vector<KvPlaces>> places_as_one(const Formation& formation) {
-  const int homes = formation.home_count();
-  const std::int64_t blocks = formation.form.kv.blocks / homes;
+  const HomeBlocks homes = formation.blocks();
   std::vector<KvPlaces> all;
   bool moved = false;
   for (int layer = 0; layer < static_cast<int>(formation.form.layer_precision.size()); ++layer) {
@@ -83,9 +89,8 @@ std::shared_ptr<const std::vector<KvPlaces>> places_as_one(const Formation& form
     const int keeper = home_of(formation.homes, copy.front());
     KvPlaces places;
     if (keeper == home_of(formation.homes, copy.back())) {
-      places = unified(composed(places_of(formation, layer), places_behind(keeper, homes, blocks),
-                                homes, blocks),
-                       homes, blocks);
+      places =
+          unified(composed(places_of(formation, layer), places_behind(keeper, homes), homes), homes);
     }
     moved = moved || !places.tables.empty();
     all.push_back(std::move(places));
@@ -93,39 +98,53 @@ std::shared_ptr<const std::vector<KvPlaces>> places_as_one(const Formation& form
   return moved ? std::make_shared<const std::vector<KvPlaces>>(std::move(all)) : nullptr;
 }
 
-bool places_alike(const Formation& a, const Formation& b) {
-  return a.home_places == b.home_places ||
-         (a.home_places != nullptr && b.home_places != nullptr && *a.home_places == *b.home_places);
+std::shared_ptr<const std::vector<KvPlaces>> places_of_joined(
+    const std::vector<const Formation*>& joined) {
+  if (std::all_of(joined.begin(), joined.end(),
+                  [](const Formation* one) { return one->home_places == nullptr; })) {
+    return nullptr;
+  }
+  std::vector<KvPlaces> all(joined.front()->form.layer_precision.size());
+  for (std::size_t layer = 0; layer < all.size(); ++layer) {
+    for (const Formation* const one : joined) {
+      KvPlaces own = places_of(*one, static_cast<int>(layer));
+      all[layer].tables.push_back(own.tables.empty() ? std::vector<BlockId>()
+                                                     : std::move(own.tables.front()));
+    }
+  }
+  return std::make_shared<const std::vector<KvPlaces>>(std::move(all));
 }
 
 KvMove kv_move(const Formation& before, const Formation& after, int layer, int device) {
   const std::vector<Copy> from = copies_by_home(before, layer, Component::kAttention);
   const std::vector<Copy> to = copies_by_home(after, layer, Component::kAttention);
   const int homes = before.home_count();
-  const std::int64_t blocks = before.form.kv.blocks / homes;
+  const HomeBlocks blocks = before.blocks();
+  const int own_home = before.home_with(device);
+  const std::int64_t others = blocks.total() - blocks.of(own_home);
   const KvPlaces own_places = places_of(before, layer);
   KvMove move;
   check(from != to, "a layer's attention moves");
   if (run_of(before, device, layer).empty() && run_of(after, device, layer).empty()) {
-    move.homes = all_one(to) ? homes : 1;
+    move.others = all_one(to) ? others : 0;
     return move;  // another stage of the home has the layer
   }
   if (all_one(to)) {
-    move.homes = homes;
+    move.others = others;
     const int keeper = home_with(from, to.front());
     if (keeper < 0) {
-      check(own_places.tables.empty(), "homes that have divided layers divide no shards");
+      check(before.home_places == nullptr, "homes that have divided layers divide no shards");
       move.swaps = swaps_of(before, from, layer, device, true);
-      move.places = places_by_shards(homes, blocks);
+      move.places = places_by_shards(blocks);
       return move;
     }
-    move.places = composed(own_places, places_behind(keeper, homes, blocks), homes, blocks);
+    move.places = composed(own_places, places_behind(keeper, blocks), blocks);
     for (int home = 0; home < homes && home_of(to, device) >= 0; ++home) {
       if (home != keeper) {
         move.fetches.push_back({.source = with_run(before, from[static_cast<std::size_t>(home)],
                                                    run_of(before, device, layer), layer),
                                 .home = home,
-                                .from = for_homes(own_places, homes)});
+                                .from = own_places});
       }
     }
     return move;
@@ -136,13 +155,13 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
     move.swaps = swaps_of(after, to, layer, device, false);
     return move;
   }
-  move.places = for_homes(own_places, homes);
+  move.places = for_homes(places_of_home(own_places, own_home), homes);
   const int own = home_of(to, device);
   if (own != keeper) {
     move.fetches.push_back(
         {.source = with_run(before, from.front(), run_of(after, device, layer), layer),
          .home = own,
-         .from = composed(own_places, places_behind(keeper, homes, blocks), homes, blocks)});
+         .from = composed(own_places, places_behind(keeper, blocks), blocks)});
   }
   return move;
 }

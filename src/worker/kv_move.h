@@ -39,7 +39,7 @@ struct KvMove {
   std::vector<Swap> swaps;
   std::vector<Fetch> fetches;
   // The layer's array afterwards.
-  int homes = 1;
+  std::int64_t others = 0;  // blocks of other homes than the device's own
   KvPlaces places;
 };
 

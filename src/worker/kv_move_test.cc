@@ -111,7 +111,7 @@ TEST(KvMove, PipelinesJoinWithBlocksWhereTheyLie) {
                   .homes = {{0, 1}, {2, 3}}};
   apart.form.group.assign(4, whole_model(1, 1, DeviceId{0}));
   apart.form.group[1].layers[0] = apart.form.group[3].layers[0] = {};
-  const KvPlaces own{.tables = {{3, 1, 2, 0}}};
+  const KvPlaces own{.tables = {{3, 1, 2, 0}, {3, 1, 2, 0}}};
   apart.home_places = std::make_shared<const std::vector<KvPlaces>>(1, own);
   Formation one = apart;
   one.form.group[2].layers[0] = {};

@@ -8,12 +8,12 @@ namespace {
 
 // Makes the table of each home from a function of home and block.
 template <class PlaceOf>
-KvPlaces make(int homes, std::int64_t blocks, const PlaceOf& place_of) {
+KvPlaces make(const HomeBlocks& homes, const PlaceOf& place_of) {
   KvPlaces places;
-  for (int home = 0; home < homes; ++home) {
+  for (int home = 0; home < homes.count(); ++home) {
     std::vector<BlockId>& table = places.tables.emplace_back();
-    table.reserve(static_cast<std::size_t>(blocks));
-    for (BlockId block = 0; block < blocks; ++block) {
+    table.reserve(static_cast<std::size_t>(homes.of(home)));
+    for (BlockId block = 0; block < homes.of(home); ++block) {
       table.push_back(place_of(home, block));
     }
   }
@@ -33,26 +33,34 @@ KvPlaces without_identity(KvPlaces places) {
 
 }  // namespace
 
-KvPlaces places_by_shards(int homes, std::int64_t blocks) {
-  return make(homes, blocks, [&](int home, BlockId block) { return block * homes + home; });
+KvPlaces places_by_shards(const HomeBlocks& homes) {
+  return make(homes, [&](int home, BlockId block) { return homes.number(home, block); });
 }
 
-KvPlaces places_behind(int keeper, int homes, std::int64_t blocks) {
-  return make(homes, blocks, [&](int home, BlockId block) {
-    const int rank = home == keeper ? 0 : home < keeper ? home + 1 : home;
-    return static_cast<BlockId>(rank * blocks) + block;
+KvPlaces places_behind(int keeper, const HomeBlocks& homes) {
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(homes.count()), 0);
+  std::int64_t next = homes.of(keeper);
+  for (int home = 0; home < homes.count(); ++home) {
+    if (home != keeper) {
+      begin[static_cast<std::size_t>(home)] = next;
+      next += homes.of(home);
+    }
+  }
+  return make(homes, [&](int home, BlockId block) {
+    return static_cast<BlockId>(begin[static_cast<std::size_t>(home)]) + block;
   });
 }
 
-KvPlaces unified(const KvPlaces& places, int homes, std::int64_t blocks) {
-  return without_identity(make(1, homes * blocks, [&](int, BlockId block) {
-    return places.place(block % homes, block / homes);
+KvPlaces unified(const KvPlaces& places, const HomeBlocks& homes) {
+  return without_identity(make(HomeBlocks(1, homes.total()), [&](int, BlockId number) {
+    const HomeBlocks::Block block = homes.block(number);
+    return places.place(block.home, block.block);
   }));
 }
 
-KvPlaces composed(const KvPlaces& own, const KvPlaces& places, int homes, std::int64_t blocks) {
-  return own.tables.empty() ? places : make(homes, blocks, [&](int home, BlockId block) {
-    return places.place(home, own.place(0, block));
+KvPlaces composed(const KvPlaces& own, const KvPlaces& places, const HomeBlocks& homes) {
+  return own.tables.empty() ? places : make(homes, [&](int home, BlockId block) {
+    return places.place(home, own.place(home, block));
   });
 }
 
@@ -64,9 +72,10 @@ KvPlaces for_homes(const KvPlaces& own, int homes) {
   return all;
 }
 
-KvPlaces divided(const KvPlaces& places, int homes, std::int64_t blocks) {
-  return make(homes, blocks,
-              [&](int home, BlockId block) { return places.place(0, block * homes + home); });
+KvPlaces divided(const KvPlaces& places, const HomeBlocks& homes) {
+  return make(homes, [&](int home, BlockId block) {
+    return places.place(0, homes.number(home, block));
+  });
 }
 
 }  // namespace protean

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "contract/home_blocks.h"
 
 namespace protean {
 
@@ -24,26 +25,26 @@ struct KvPlaces {
   friend bool operator==(const KvPlaces&, const KvPlaces&) = default;
 };
 
-// Returns the places after the copies of `homes` homes have divided a layer by shards: block a of
-// home h is at a * homes + h, where slot a was cut into as many pieces (AMOEBA section 3.1).
-KvPlaces places_by_shards(int homes, std::int64_t blocks);
+// Returns the places after the copies of equal homes have divided a layer by shards: block a of home
+// h of g is at a * g + h, where slot a was cut into as many pieces (AMOEBA section 3.1).
+KvPlaces places_by_shards(const HomeBlocks& homes);
 
 // Returns the places after one home's copy has taken the blocks of all others behind its own
 // (KunServe section 4.2).
-KvPlaces places_behind(int keeper, int homes, std::int64_t blocks);
+KvPlaces places_behind(int keeper, const HomeBlocks& homes);
 
-// Returns the places of one home with all blocks, of which block a * g + h was block a of home h
-// among g. A table that changes nothing is left out.
-KvPlaces unified(const KvPlaces& places, int homes, std::int64_t blocks);
+// Returns the places of one home with all blocks (HomeBlocks). A table that changes nothing is left
+// out.
+KvPlaces unified(const KvPlaces& places, const HomeBlocks& homes);
 
 // Returns places in which each home's blocks have the part that `places` gives it, and lie within
-// it as they lay in an array of the home's own. `own` has the table of one home, or none.
-KvPlaces composed(const KvPlaces& own, const KvPlaces& places, int homes, std::int64_t blocks);
+// it as they lay in an array of the home's own, where `own` says.
+KvPlaces composed(const KvPlaces& own, const KvPlaces& places, const HomeBlocks& homes);
 
 // Returns the places of several homes whose blocks lie alike, each in an array of its own.
 KvPlaces for_homes(const KvPlaces& own, int homes);
 
-// The reverse of unified(), for `blocks` blocks of each home.
-KvPlaces divided(const KvPlaces& places, int homes, std::int64_t blocks);
+// The reverse of unified().
+KvPlaces divided(const KvPlaces& places, const HomeBlocks& homes);
 
 }  // namespace protean

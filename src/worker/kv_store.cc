@@ -131,7 +131,7 @@ std::int64_t KvStore::bytes() const {
 }
 
 std::int64_t KvStore::pages_for(const Array& array, std::int64_t blocks) const {
-  return ceil_div(blocks * array.homes * array.stride_bytes, pool_->page_bytes());
+  return ceil_div((blocks + array.others) * array.stride_bytes, pool_->page_bytes());
 }
 
 Status KvStore::grow(std::int64_t blocks, const cpu::MayGoOn& may_go_on) {
@@ -215,7 +215,7 @@ std::byte* KvStore::array(int layer) const {
   return arrays_[static_cast<std::size_t>(layer)].pages.data();
 }
 
-void KvStore::set_layer(int layer, int kv_heads, int homes, KvPlaces places) {
+void KvStore::set_layer(int layer, int kv_heads, std::int64_t others, KvPlaces places) {
   const std::lock_guard lock(changing_);
   Array& array = arrays_[static_cast<std::size_t>(layer)];
   cpu::KvLayer& shape = layers_[static_cast<std::size_t>(layer)];
@@ -223,7 +223,7 @@ void KvStore::set_layer(int layer, int kv_heads, int homes, KvPlaces places) {
   shape.block_stride_bytes = kv_heads * shape.slot_bytes();
   shape.base = kv_heads == 0 ? nullptr : array.pages.data();
   array.stride_bytes = shape.block_stride_bytes;
-  array.homes = homes;
+  array.others = others;
   set_places(layer, std::move(places));
 }
 
@@ -249,32 +249,30 @@ void KvStore::join(int homes) {
   }
 }
 
-void KvStore::unify(int homes) {
+void KvStore::unify(const HomeBlocks& homes) {
   const std::lock_guard lock(changing_);
-  const std::int64_t each = blocks();
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    check(arrays_[layer].stride_bytes == 0 || arrays_[layer].homes == homes,
+    check(arrays_[layer].stride_bytes == 0 || blocks() + arrays_[layer].others == homes.total(),
           "every array has the blocks of all homes");
     if (places_[layer] != nullptr) {
-      set_places(static_cast<int>(layer), unified(*places_[layer], homes, each));
+      set_places(static_cast<int>(layer), unified(*places_[layer], homes));
     }
-    arrays_[layer].homes = 1;
+    arrays_[layer].others = 0;
   }
-  blocks_.store(each * homes, std::memory_order_release);
+  blocks_.store(homes.total(), std::memory_order_release);
 }
 
-void KvStore::divide(int homes) {
+void KvStore::divide(const HomeBlocks& homes, int own) {
   const std::lock_guard lock(changing_);
-  check(blocks() % homes == 0, "homes have equal numbers of blocks");
-  const std::int64_t each = blocks() / homes;
+  check(blocks() == homes.total(), "homes have all blocks");
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     if (arrays_[layer].stride_bytes != 0) {
-      const KvPlaces own = places_[layer] == nullptr ? KvPlaces() : *places_[layer];
-      set_places(static_cast<int>(layer), divided(own, homes, each));
+      const KvPlaces all = places_[layer] == nullptr ? KvPlaces() : *places_[layer];
+      set_places(static_cast<int>(layer), divided(all, homes));
     }
-    arrays_[layer].homes = homes;
+    arrays_[layer].others = homes.total() - homes.of(own);
   }
-  blocks_.store(each, std::memory_order_release);
+  blocks_.store(homes.of(own), std::memory_order_release);
 }
 
 std::vector<SharedHeads> KvStore::own_heads() const {

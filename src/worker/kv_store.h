@@ -97,15 +97,16 @@ class KvStore {
 
   // Where a layer's blocks are; null: each at the place of its number.
   const KvPlaces* places(int layer) const { return places_[static_cast<std::size_t>(layer)].get(); }
-  // Between steps: the layer's array, which has room, gets so many heads and homes. The caller has
-  // put the content in its place.
-  void set_layer(int layer, int kv_heads, int homes, KvPlaces places);
+  // Between steps: the layer's array, which has room, gets so many heads, and blocks of other homes
+  // beyond blocks(). The caller has put the content in its place.
+  void set_layer(int layer, int kv_heads, std::int64_t others, KvPlaces places);
   // Between steps: as many homes compute on this device, each with blocks of its own that lie
   // alike.
   void join(int homes);
-  // Between steps: the blocks of `homes` homes become those of one, or the reverse (kv_places.h).
-  void unify(int homes);
-  void divide(int homes);
+  // Between steps: the blocks of all homes become those of one, or the reverse (HomeBlocks).
+  // Afterwards the device belongs to home `own`.
+  void unify(const HomeBlocks& homes);
+  void divide(const HomeBlocks& homes, int own);
 
   // Returns where a layer's array on pages begins; null if it has never had pages.
   std::byte* array(int layer) const;
@@ -121,7 +122,7 @@ class KvStore {
   struct Array {
     cpu::PageRange pages;
     std::int64_t stride_bytes = 0;
-    int homes = 1;  // whose blocks have places here
+    std::int64_t others = 0;  // blocks of other homes that have places here
   };
 
   KvStore() = default;

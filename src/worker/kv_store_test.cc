@@ -177,7 +177,7 @@ TEST(KvStore, BlocksThatAreGoneCanBeReadLate) {
   source.store->shrink();
   EXPECT_FALSE(read_zeros(0, 0));
   EXPECT_TRUE(read_zeros(0, 9)) << "in a page that is gone";
-  source.store->set_layer(2, 0, 1, {});  // dropped by a group
+  source.store->set_layer(2, 0, 0, {});  // dropped by a group
   source.store->trim(2);
   EXPECT_TRUE(read_zeros(2, 0));
 }

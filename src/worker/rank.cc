@@ -258,7 +258,7 @@ void Rank::compute(int stop, const Forward& forward) {
 std::vector<HomeResult> Rank::run(std::uint64_t step, std::span<const StepPlan> plans,
                                   const LogitsTap& tap) {
   check(plans.size() == route_.draws.size(), "a step has a plan for each home");
-  rows_.read(plans, kv_->blocks());
+  rows_.read(plans, std::max(kv_->blocks(), route_.most_blocks));
   step_ = step;
   tile_ = 0;
   if (exchange_) {

@@ -118,7 +118,7 @@ struct GroupChange {
   std::optional<Hold> hold;
   enum class Kv : std::uint8_t { kStays, kUnifies, kDivides };
   Kv kv = Kv::kStays;
-  int homes_before = 1;
+  std::optional<HomeBlocks> homes;  // that become one, or part
 };
 
 // What a home's plan brought.

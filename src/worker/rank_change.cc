@@ -65,7 +65,7 @@ void Rank::move_kv_of(const GroupChange& change, int device) {
   meet(change, 2);  // all but devices that have failed have finished
   avoid_late_writes(hold);
   const int heads = spec_.attention.kv_heads / weights_.shards;
-  kv_->set_layer(hold.step.layer, heads * hold.step.runs[index].count, share.move().homes,
+  kv_->set_layer(hold.step.layer, heads * hold.step.runs[index].count, share.move().others,
                  share.move().places);
 }
 
@@ -96,9 +96,9 @@ void Rank::change(const GroupChange& change, int device, ShardMemory& memory) {
                 runs[static_cast<std::size_t>(device)], memory);
   }
   if (change.kv == GroupChange::Kv::kUnifies) {
-    kv_->unify(change.homes_before);
+    kv_->unify(*change.homes);
   } else if (change.kv == GroupChange::Kv::kDivides) {
-    kv_->divide(change.after.home_count());
+    kv_->divide(*change.homes, change.after.home_with(device));
   } else if (!change.hold) {
     kv_->join(change.after.home_count());
     leave_mailbox(change);

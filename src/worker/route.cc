@@ -122,6 +122,13 @@ class Transfers {
 
 }  // namespace
 
+int Formation::home_with(int device) const {
+  const auto found =
+      std::find_if(homes.begin(), homes.end(), [&](const Copy& home) { return has(home, device); });
+  check(found != homes.end(), "each device belongs to a home");
+  return static_cast<int>(found - homes.begin());
+}
+
 std::vector<Copy> copies_by_home(const Formation& formation, int layer, Component half) {
   return nearest_copies(formation, layer, half, formation.homes);
 }
@@ -140,6 +147,10 @@ StepRoute route_of(const Formation& formation, int device) {
       }
     }
     route.stops.push_back(std::move(stop));
+  }
+  const HomeBlocks blocks = formation.blocks();
+  for (int home = 0; home < blocks.count() && blocks.count() > 1; ++home) {
+    route.most_blocks = std::max(route.most_blocks, blocks.of(home));
   }
   Transfers transfers(formation, ways);
   for (int stop = 0; stop + 1 < static_cast<int>(ways.size()); ++stop) {

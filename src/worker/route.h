@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -14,15 +15,23 @@ struct Formation {
   Form form;
   std::vector<int> devices;  // of the fabric, one per device of form.group
   std::vector<Copy> homes;   // the devices of each home, as indices into form.group
-  // By layer: where each home has its blocks in an array of its own, which is alike in all homes;
-  // null: at the places of their numbers.
+  // By layer: where each home has its blocks in an array of its own; null: at the places of their
+  // numbers.
   std::shared_ptr<const std::vector<KvPlaces>> home_places;
+  std::vector<std::int64_t> home_blocks;  // KV blocks of each home; empty: equal parts
 
   int home_count() const { return static_cast<int>(homes.size()); }
+  HomeBlocks blocks() const {
+    return home_blocks.empty() ? HomeBlocks(home_count(), form.kv.blocks / home_count())
+                               : HomeBlocks(home_blocks);
+  }
+  // Returns the home that a device belongs to: an index into form.group.
+  int home_with(int device) const;
 };
 
-// Returns true if blocks lie alike in the homes of both.
-bool places_alike(const Formation& a, const Formation& b);
+// Returns home_places of homes that join: each of the formations is one of them.
+std::shared_ptr<const std::vector<KvPlaces>> places_of_joined(
+    const std::vector<const Formation*>& joined);
 
 // Returns home_places for the time after the homes' blocks have become those of one, by shards or
 // by layers (KvStore::unify).
@@ -54,6 +63,7 @@ struct StepRoute {
   std::vector<Stop> stops;
   cpu::GroupMembers members;
   std::vector<bool> draws;  // by home: the device draws its tokens
+  std::int64_t most_blocks = 0;  // KV blocks of the largest of several homes
 };
 
 // Returns the way through a device of the formation: `device` is an index into form.group.
