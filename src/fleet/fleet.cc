@@ -147,12 +147,12 @@ void Fleet::weigh(TimeNs now_ns) {
   if (!weighing_.due(now_ns)) {
     return;
   }
-  if (held_.empty() && now_ns >= attempts_.not_before_ns) {
+  if (held_.empty() && attempts_.may_ask(now_ns)) {
     for (const Weighing::Proposal& proposal : weighing_.proposals(now_ns)) {
       if (ask(proposal.wish, proposal.reason, false, now_ns).ok()) {
         return;
       }
-      attempts_.not_before_ns = now_ns + kNsPerS;
+      attempts_.refused(now_ns);
     }
   }
   for (std::size_t i = 0; i < stations_.size(); ++i) {
@@ -403,8 +403,9 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
     }
   }
   const bool tries_again = !held_.empty() || grouping_.config().drop == DropPolicy::kPaper;
-  if (tries_again && attempts_.not_before_ns > now_ns_) {
-    next_ns = std::min(next_ns.value_or(attempts_.not_before_ns), attempts_.not_before_ns);
+  if (tries_again && !attempts_.may_ask(now_ns_)) {
+    const TimeNs ask_ns = attempts_.not_before_ns();
+    next_ns = std::min(next_ns.value_or(ask_ns), ask_ns);
   }
   if (weighs(grouping_.config()) && !formed_.empty() && !grouping_.busy()) {
     const TimeNs weighing_ns = std::max(weighing_.next_ns(), now_ns_ + 1);

@@ -18,6 +18,7 @@
 #include "fleet/device_watch.h"
 #include "fleet/dropping.h"
 #include "fleet/formed_groups.h"
+#include "fleet/group_attempts.h"
 #include "fleet/group_scaling.h"
 #include "fleet/grouping.h"
 #include "fleet/live_migrations.h"
@@ -89,12 +90,6 @@ class Fleet : private TokenSink {
   Observation observe(ReplicaId replica) const { return at(replica).observe(); }
 
  private:
-  // To form groups: the policies ask for none before a time that is later after each failure.
-  struct Attempts {
-    TimeNs not_before_ns = 0;
-    int failed_in_a_row = 0;
-    std::uint64_t failures_seen = 0;  // of Grouping::failures()
-  };
   // What is remembered while queued requests lack KV.
   struct Shortage {
     DropVote vote;  // of `--drop released`
@@ -174,7 +169,7 @@ class Fleet : private TokenSink {
   LiveMigrations migrations_;
   DeviceWatch watch_;
   Weighing weighing_;
-  Attempts attempts_;
+  GroupAttempts attempts_;
   Shortage shortage_;
   TimeNs now_ns_ = 0;  // of the latest event
 };

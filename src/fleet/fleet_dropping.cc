@@ -133,13 +133,13 @@ bool Fleet::drop_copies(std::span<const DropCandidate> candidates, bool unequal,
 void Fleet::drop_or_restore(TimeNs now_ns) {
   std::vector<DropCandidate> candidates = drop_candidates();
   const bool lacks = blocks_lacking(candidates) > 0;
-  if ((lacks && keep_dropped(now_ns)) || now_ns < attempts_.not_before_ns) {
+  if ((lacks && keep_dropped(now_ns)) || !attempts_.may_ask(now_ns)) {
     return;
   }
   if (lacks) {
     // As the plan says, or if stages cannot be rebalanced so, of candidates of equal size.
     if (!drop_copies(candidates, true, now_ns) && !drop_copies(candidates, false, now_ns)) {
-      attempts_.not_before_ns = now_ns + kNsPerS;
+      attempts_.refused(now_ns);
     }
     count_failures(now_ns);
     return;
@@ -187,7 +187,7 @@ std::int64_t Fleet::lacking_blocks() const {
 
 // Forms or parts groups by layers if the replicas vote for it.
 void Fleet::drop_by_vote(TimeNs now_ns) {
-  if (now_ns < attempts_.not_before_ns) {
+  if (!attempts_.may_ask(now_ns)) {
     return;
   }
   const std::vector<DropCandidate> candidates = drop_candidates();
@@ -204,7 +204,7 @@ void Fleet::drop_by_vote(TimeNs now_ns) {
                                false, now_ns)
                          .ok();
   if (!begun) {
-    attempts_.not_before_ns = now_ns + kNsPerS;
+    attempts_.refused(now_ns);
   }
   count_failures(now_ns);
 }

@@ -67,21 +67,11 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   return HandOver::kDone;
 }
 
-// After a failure no policy asks for a group for a while, which is longer after each in a row. What
-// fails meanwhile was asked for before, so it is no further attempt.
+// Counts the attempts to form a group for held requests that failed.
 void Fleet::count_failures(TimeNs now_ns) {
-  constexpr int kMostDoublings = 5;
-  if (grouping_.failures().count == attempts_.failures_seen) {
+  if (!attempts_.failed(grouping_.failures().count, now_ns)) {
     return;
   }
-  attempts_.failures_seen = grouping_.failures().count;
-  if (now_ns < attempts_.not_before_ns) {
-    return;
-  }
-  const TimeNs since_pause_ns = now_ns - attempts_.not_before_ns;
-  int& in_a_row = attempts_.failed_in_a_row;
-  in_a_row = since_pause_ns > (kNsPerS << kMostDoublings) ? 0 : in_a_row;
-  attempts_.not_before_ns = now_ns + (kNsPerS << std::min(in_a_row++, kMostDoublings));
   bool tried = false;
   for (HeldRequest& held : held_) {
     const bool queues = scaling_.queues_behind(held);
@@ -95,7 +85,7 @@ void Fleet::serve_held(TimeNs now_ns) {
   bool look_again = true;
   while (look_again) {
     const auto too_long = hand_over_held(now_ns);
-    look_again = too_long && now_ns >= attempts_.not_before_ns && form_group(*too_long, now_ns);
+    look_again = too_long && attempts_.may_ask(now_ns) && form_group(*too_long, now_ns);
   }
 }
 
