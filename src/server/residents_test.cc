@@ -144,15 +144,18 @@ struct ResidentsTest : ServiceTest {
   // Returns the id of the wish for a form that is in the inbox, and takes it; 0 if there is none.
   std::uint64_t asked_wish() {
     first_inbox.push({});  // pop_all() waits for an event
+    std::vector<Event> events = first_inbox.pop_all();
+    events.pop_back();
+    std::vector<Event> kept;
     std::uint64_t id = 0;
-    for (Event& event : first_inbox.pop_all()) {
+    for (Event& event : events) {
       if (const WantForm* want = std::get_if<WantForm>(&event.what)) {
         id = want->wish_id;
       } else if (std::holds_alternative<Arrival>(event.what)) {
         kept.push_back(std::move(event));
       }
     }
-    for (Event& event : std::exchange(kept, {})) {
+    for (Event& event : kept) {
       first_inbox.push(std::move(event));
     }
     return id;
@@ -173,7 +176,6 @@ struct ResidentsTest : ServiceTest {
   BoundedQueue<Event> next_inbox{8};
   BoundedQueue<Event> other_inbox{8};
   std::vector<std::shared_ptr<GrowingAnswer>> answers;
-  std::vector<Event> kept;  // of first_inbox
   Residents residents{io, {make_host(first_inbox)}, {}, [this] { return now_ns; }};
 };
 
