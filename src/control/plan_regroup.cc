@@ -247,6 +247,36 @@ Status check_step(const ModelSpec& spec, const Form& form, const HoldShards& hol
   return {};
 }
 
+// Returns the steps from the form, which drop, in an order that takes the first step that fits the
+// pages each time. Only steps of attention change their places: a device may have to give back KV
+// of some layers before it takes that of another one. All layers of a device take it equally many
+// pages, so they keep their order, and the way from a form in between is the rest of this one.
+std::vector<HoldShards> fitting_order(const ModelSpec& spec, Form form,
+                                      std::vector<HoldShards> steps, const PageBudget& budget) {
+  for (auto next = steps.begin(); next != steps.end(); ++next) {
+    const auto fits = std::find_if(next, steps.end(), [&](const HoldShards& hold) {
+      return hold.component == next->component && check_step(spec, form, hold, budget).ok();
+    });
+    if (fits == steps.end()) {
+      return steps;
+    }
+    std::rotate(next, fits, fits + 1);
+    form = after(std::move(form), *next);
+  }
+  return steps;
+}
+
+// Returns the steps that lead back to the form from which these lead.
+std::vector<HoldShards> reversed(const Form& form, std::vector<HoldShards> steps) {
+  std::reverse(steps.begin(), steps.end());
+  for (HoldShards& hold : steps) {
+    for (std::size_t device = 0; device < form.group.size(); ++device) {
+      hold.runs[device] = form.group[device].of(hold.layer, hold.component);
+    }
+  }
+  return steps;
+}
+
 // Returns the most KV blocks of each of `homes` with which devices that lack pages for the step
 // have enough; 0: none.
 std::int64_t fewer_blocks(const ModelSpec& spec, Form form, const HoldShards& hold, int homes,
@@ -320,9 +350,16 @@ Result<Form> divided_form(const Form& home, int homes, GroupBy by) {
 
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget) {
+  const bool fetches = shards_held(to) > shards_held(from);
+  std::vector<HoldShards> steps = steps_between(from, to);
+  if (from.group.front().home_blocks > 0) {  // unequal pipelines, which exchange unequal KV
+    steps = fitting_order(spec, fetches ? to : from,
+                          fetches ? steps_between(to, from) : std::move(steps), budget);
+    steps = fetches ? reversed(to, std::move(steps)) : std::move(steps);
+  }
   Morph morph;
   Form form = from;
-  for (HoldShards& hold : steps_between(from, to)) {
+  for (HoldShards& hold : steps) {
     if (Status can = check_step(spec, form, hold, budget); !can.ok()) {
       return can.error();
     }

@@ -34,7 +34,8 @@ Result<Form> rebalanced_form(std::span<const Form> homes);
 // legal and fits the pages of each device. A step that drops shards comes early if it moves no KV:
 // the embeddings and MLPs, then attention with its KV. Steps that fetch take the reverse order.
 // Layers are taken from the outer ends of the model inward, and those whose KV moves in turn from
-// each stage; or all in reverse. kExhausted: a device lacks pages on the way.
+// each stage; or all in reverse. Unequal pipelines take the first of these that fits each time.
+// kExhausted: a device lacks pages on the way.
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget);
 

@@ -187,9 +187,27 @@ TEST(Rebalance, PipelinesOfUnequalLengthBecomeOneOfEvenStages) {
 
 TEST(Rebalance, FullPipelinesOfManyLayersNeedNoSmallerKv) {
   for (const std::vector<int>& stages : std::vector<std::vector<int>>{{1, 2}, {2, 1}, {2, 4}}) {
-    const FullPipelines full(24, stages);
+    const FullPipelines full(48, stages);
     const Result<Form> wide = rebalanced_form_in(full.spec, full.homes, full.budget);
     EXPECT_TRUE(wide.ok()) << wide.error().message;
+  }
+}
+
+// A turn at any step has both ways from there.
+TEST(Rebalance, AChangeThatTurnsHasTheWayBack) {
+  const FullPipelines full(24, {2, 1});
+  const Form joined = joined_form(full.homes);
+  const Form wide = rebalanced_form_in(full.spec, full.homes, full.budget).value();
+  const Morph there = plan_regroup(full.spec, joined, wide, full.budget).value();
+  Form form = joined;
+  for (std::size_t i = 0; i < there.steps.size(); ++i) {
+    form = after(std::move(form), there.steps[i]);
+    const auto forth = plan_regroup(full.spec, form, wide, full.budget);
+    const auto turned = plan_regroup(full.spec, form, joined, full.budget);
+    ASSERT_TRUE(forth.ok() && turned.ok()) << i;
+    EXPECT_TRUE(std::equal(forth->steps.begin(), forth->steps.end(),
+                           there.steps.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                           there.steps.end()));
   }
 }
 

@@ -36,15 +36,15 @@ bool Grouping::keeps_kv(const Shapes& shapes, const Change& change) const {
   return blocks.ok() && *blocks == home.kv.blocks;
 }
 
-// Returns the forms of homes with the KV that they have now.
+// Returns the forms of homes with the KV that they have, or will have once it rests.
 std::vector<Form> Grouping::forms_now(const Shapes& shapes, const Replicas& homes) const {
   std::vector<Form> forms;
   for (const ReplicaId home : homes) {
     Form& form = forms.emplace_back(joined_form(form_of(shapes, home), 1));
-    const std::optional<Form> now = stations_[index(home)].engine->form();
+    const Engine& engine = *stations_[index(home)].engine;
     const bool exists = shapes[index(home)].size() == groups_[index(home)].size();
-    if (now && exists && running_of(home) == nullptr) {
-      form.kv.blocks = now->kv.blocks;
+    if (engine.form() && exists && running_of(home) == nullptr) {
+      form.kv.blocks = engine.form_at_rest() ? engine.form()->kv.blocks : engine.kv_blocks_ahead();
     }
   }
   return forms;

@@ -222,7 +222,9 @@ TEST_F(GroupStorm, APipelineAndAReplicaBecomeOneAndPartManyTimes) {
   kv_cache_memory = "2MiB";
   by = GroupBy::kLayers;
   widen();
-  storm(kKept[1], {2, 3, 2, 1}, changes_wanted(12));
+  spec.layers = 6;
+  write_hf_checkpoint(directory.path(), spec, {});
+  storm(kKept[1], {2, 3, 2, 1}, changes_wanted(3));
   EXPECT_TRUE(formed.contains({ReplicaId{0}, ReplicaId{2}}));
 }
 
