@@ -76,7 +76,7 @@ TEST(GroupScaling, ARequestWaitsIfItIsTooLongForAllCandidates) {
     scene.refuse(i, ErrorCode::kInvalidArgument);
   }
   EXPECT_TRUE(scene.scaling.must_wait(longer, scene.candidates, false));
-  EXPECT_FALSE(scene.scaling.must_wait(ScalingScene::request(1'200, 10), scene.candidates, false))
+  EXPECT_FALSE(scene.scaling.must_wait(ScalingScene::request(2'000, 10), scene.candidates, false))
       << "no group could hold it";
   scene.refuse(2, ErrorCode::kExhausted);
   EXPECT_FALSE(scene.scaling.must_wait(longer, scene.candidates, false)) << "one is only full";

@@ -46,15 +46,20 @@ bool Grouping::settled(ReplicaId first) const {
 
 std::int64_t Grouping::kv_blocks_ahead(ReplicaId changing) const {
   const Regrouping& running = *running_of(changing);
-  GroupShape shape = running.group();
+  const GroupShape& group = running.group();
+  GroupShape shape = group;
   if (shape.wide.group.empty()) {  // the replicas' forms are not at rest yet
     std::vector<Form> forms = forms_now(shapes(), shape.homes);
     shape.home = forms.front();
-    if (shape.by == GroupBy::kLayers && of_unequal_length(forms)) {
-      shape.wide = rebalanced_form(forms).ok() ? *rebalanced_form(forms) : Form();
-      shape.unequal = std::move(forms);
-    } else if (auto wide = divided_form(shape.home, static_cast<int>(forms.size()), shape.by)) {
+    const bool unequal = shape.by == GroupBy::kLayers && of_unequal_length(forms);
+    const int homes = static_cast<int>(forms.size());
+    Result<Form> wide =
+        unequal ? rebalanced_form(forms) : divided_form(shape.home, homes, shape.by);
+    if (wide.ok()) {
       shape.wide = *std::move(wide);
+    }
+    if (unequal) {
+      shape.unequal = std::move(forms);
     }
   }
   return running.together() && !shape.wide.group.empty() ? most_kv_blocks(config_, shape.wide)
