@@ -113,12 +113,12 @@ std::vector<DropHolding> Fleet::drop_holdings(std::span<const DropCandidate> can
 }
 
 // Forms groups by layers that drop what queued requests lack. Returns false if none can form that
-// was planned.
+// was planned, or of equal ones, if none is planned.
 bool Fleet::drop_copies(std::span<const DropCandidate> candidates, bool unequal, TimeNs now_ns) {
   const GroupConfig& config = grouping_.config();
   const auto drop = choose_drop(candidates, drop_holdings(candidates, unequal),
                                 kv_block_bytes(config.spec, config.form.kv));
-  bool some = !drop;
+  bool some = !drop && unequal;
   for (const auto& group : drop ? drop->groups : std::vector<std::vector<ReplicaId>>()) {
     const GroupWish one{.groups = {group}, .by = GroupBy::kLayers};
     const bool begins =
