@@ -264,7 +264,8 @@ TEST(SchedulerHomes, ARequestThatOnlyAllHomesCanHoldKeepsThemTogether) {
   const auto why = scene.split(true);
   ASSERT_TRUE(why.has_value());
   EXPECT_EQ(why->code, ErrorCode::kUnavailable);
-  EXPECT_NE(why->message.find("needs 27 KV blocks, and each replica has 20"), std::string::npos)
+  EXPECT_NE(why->message.find("needs 27 KV blocks, and the smallest replica has 20"),
+            std::string::npos)
       << why->message;
   scene.finish_all();
   EXPECT_FALSE(scene.split(false).has_value());
@@ -296,7 +297,7 @@ TEST(SchedulerHomes, HomesOfUnequalSizeBecomeOneAndPart) {
   EXPECT_EQ(scene.scheduler(0).observe().kv_blocks, 28);
   const auto why = scene.split(true);
   ASSERT_TRUE(why.has_value());
-  EXPECT_NE(why->message.find("and each replica has 8"), std::string::npos) << why->message;
+  EXPECT_NE(why->message.find("and the smallest replica has 8"), std::string::npos) << why->message;
   scene.cancel(RequestId{2});
   EXPECT_FALSE(scene.split(false).has_value());
   EXPECT_EQ(scene.scheduler(0).observe().kv_blocks, 8);

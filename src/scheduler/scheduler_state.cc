@@ -134,9 +134,10 @@ class Divider {
         const std::int64_t needs =
             blocks_for(std::max(prompt, prompt + sequence->asks.max_tokens - 1));
         if (const std::int64_t least = homes_.blocks.least(); needs > least) {
-          return make_error(ErrorCode::kUnavailable,
-                            "request {} needs {} KV blocks, and each replica has {}: it ends first",
-                            sequence->asks.id.value, needs, least);
+          return make_error(
+              ErrorCode::kUnavailable,
+              "request {} needs {} KV blocks, and the smallest replica has {}: it ends first",
+              sequence->asks.id.value, needs, least);
         }
       }
     }
