@@ -210,7 +210,7 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
   bool dead(ReplicaId replica) {
     return given_up_.contains(replica) && computing_with(replica).size() == 1;
   }
-  // Steps of all that compute with the replica are lost, and so is their KV.
+  // Steps of all that compute with the replica are lost, and so is their KV. Others still leave it.
   void give_up(ReplicaId replica) {
     given_up_.insert(replica);
     call_off_copies(computing_with(replica));
@@ -238,6 +238,9 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
       }
     }
     if (dead(replica)) {
+      while (parting(queue(replica), replica, changes_ + 1)) {
+        run_next(replica);
+      }
       queue(replica).clear();
       std::erase_if(preparing, [&](const auto& one) { return one.first == replica; });
       std::erase_if(prepared_, [&](const auto& one) { return one.second.replica == replica; });
@@ -416,20 +419,19 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     }
   }
   void join_now(const Change& join) {
-    const std::vector<ReplicaId>& replicas = join.replicas;
     log.push_back("join");
-    for (const ReplicaId replica : replicas) {  // what was asked of each before comes first
+    for (const ReplicaId replica : join.replicas) {  // what was asked of each before comes first
       leave_groups(replica, join.number);
-      while (replica != replicas.front() && !queue(replica).empty() &&
+      while (replica != join.replicas.front() && !queue(replica).empty() &&
              precedes(queue(replica).front(), join)) {
         run_next(replica);
       }
     }
-    const std::vector<Form> forms = forms_of(homes_, replicas);
+    const std::vector<Form> forms = forms_of(homes_, join.replicas);
     for (const Form& form : forms) {
       EXPECT_TRUE(equally_precise(form, forms.front()));
     }
-    joined_[replicas.front()].push_back({replicas, {}, joined_form(forms), false, {}});
+    joined_[join.replicas.front()].push_back({join.replicas, {}, joined_form(forms), false, {}});
   }
   void unify_now(ReplicaId first) {
     log.push_back("unify");
