@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kPageBytes = 4096;
+constexpr std::int64_t kBytesOfPage = 4096;
 
 ModelSpec spec_for_test() {
   ModelSpec spec;
@@ -31,8 +31,8 @@ struct InPlace {
     bounds.spec = spec_for_test();
     bounds.full = form_at(ladder.front());
     bounds.ladder = std::move(ladder);
-    bounds.budget = {.page_bytes = kPageBytes,
-                     .pages = form_pages(bounds.spec, bounds.full, kPageBytes)};
+    bounds.budget = {.page_bytes = kBytesOfPage,
+                     .pages = form_pages(bounds.spec, bounds.full, kBytesOfPage)};
   }
   Result<FormWish> to(const FormToServe& wanted) const {
     return wish_in_place(bounds, {bounds.full, 100}, wanted);
@@ -52,7 +52,7 @@ TEST(InPlaceTest, WeightsThatAreLowerTakeFewerPagesAndTheWayBackTakesThemAgain) 
     ASSERT_TRUE(wish.ok()) << wish.error().message;
     EXPECT_EQ(wish->layers, wanted.layer_precision);
     EXPECT_EQ(wish->embeddings, wanted.embeddings);
-    EXPECT_EQ(wish->rest_pages, form_pages(engine.bounds.spec, wanted, kPageBytes));
+    EXPECT_EQ(wish->rest_pages, form_pages(engine.bounds.spec, wanted, kBytesOfPage));
     EXPECT_LT(*wish->rest_pages, engine.bounds.budget.pages);
   }
   const auto back = engine.to({engine.bounds.full, 100});
@@ -67,7 +67,7 @@ TEST(InPlaceTest, NeverTakesMoreThanWasLoadedNorBreaksThePromisedLength) {
   EXPECT_EQ(engine.to({larger, 100})->rest_pages, engine.bounds.budget.pages);
   EXPECT_EQ(engine.to({form_at(Precision::kW8), 99})->rest_pages, engine.bounds.budget.pages);
   const std::int64_t pages = engine.bounds.budget.pages - 1;
-  EXPECT_EQ(engine.to({form_at(Precision::kW8), 100, pages * kPageBytes - 1})->rest_pages, pages)
+  EXPECT_EQ(engine.to({form_at(Precision::kW8), 100, pages * kBytesOfPage - 1})->rest_pages, pages)
       << "pages that this form leaves free are for lower ones";
 }
 
