@@ -7,11 +7,11 @@
 namespace protean {
 namespace {
 
-constexpr std::int64_t kBlocks = 10;
+constexpr std::int64_t kBlocksAtRest = 10;
 
 struct RestForm : EngineMorph {
   explicit RestForm(MorphMode mode = MorphMode::kOff)
-      : EngineMorph(morph_for_test(kBlocks, mode)) {}
+      : EngineMorph(morph_for_test(kBlocksAtRest, mode)) {}
 
   // The form and the pages that the model has with layers at a precision and as much KV as at
   // first.
@@ -34,7 +34,7 @@ struct RestForm : EngineMorph {
   void expect_at_rest(Precision precision) {
     const FormWish wished = resting_at(precision);
     EXPECT_EQ(device.form().layer_precision, wished.layers);
-    EXPECT_EQ(device.form().kv.blocks, kBlocks);
+    EXPECT_EQ(device.form().kv.blocks, kBlocksAtRest);
     EXPECT_EQ(sink.form->pages.all, *wished.rest_pages)
         << "what the weights need less is given back";
     EXPECT_FALSE(sink.form->pinned);
