@@ -131,6 +131,9 @@ bool Fleet::drop_copies(std::span<const DropCandidate> candidates, bool unequal,
 // Forms or parts groups by layers if the policy finds a reason. Replicas that change already go on
 // with that.
 void Fleet::drop_or_restore(TimeNs now_ns) {
+  if (!attempts_.may_ask(now_ns) && grouping_.waiting_to_part().empty()) {
+    return;
+  }
   std::vector<DropCandidate> candidates = drop_candidates();
   const bool lacks = blocks_lacking(candidates) > 0;
   if ((lacks && keep_dropped(now_ns)) || !attempts_.may_ask(now_ns)) {
