@@ -39,8 +39,8 @@ Groups groups_of(const GroupsStatus& status) {
   return groups;
 }
 
-// Returns how often a test lets groups form or part: in an instrumented build, each size twice at
-// most.
+// Returns how often a test lets groups form or part: fewer times in an instrumented build, but
+// through all sizes.
 std::int64_t changes_wanted(std::int64_t plain) {
   return instrumented() ? std::min<std::int64_t>(plain, 8) : plain;
 }
