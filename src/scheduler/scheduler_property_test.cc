@@ -475,9 +475,7 @@ TEST(SchedulerProperty, EverySequenceReadsItsOwnKv) {
   for (int seed = 0; seed < repetitions(300); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Trial(static_cast<unsigned>(seed), coverage).run();
-    if (HasFailure()) {
-      return;
-    }
+    ASSERT_FALSE(HasFailure());
   }
   EXPECT_GT(coverage.reused_tokens, repetitions(1000));
   EXPECT_GT(coverage.preemptions, repetitions(1000));
