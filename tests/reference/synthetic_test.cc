@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/repetitions_for_test.h"
 #include "model/synthetic_checkpoint.h"
 #include "tests/reference/forward_check.h"
 
@@ -162,12 +161,7 @@ TEST_P(SyntheticForward, Bf16IsNearTheReference) {
   ModelSpec spec = plain_spec();
   GetParam().apply(spec);
   const SyntheticCheckpoint checkpoint(spec);
-  ForwardCheck check(checkpoint, Precision::kBf16);
-  if (instrumented()) {
-    check.chunked_prefill();  // f32 takes all the other ways
-  } else {
-    check.everything();
-  }
+  ForwardCheck(checkpoint, Precision::kBf16).everything();
 }
 
 // Padding changes nothing (AMOEBA section 3.2).
