@@ -5,9 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { accessibilityTroubles, openBrowser, openPage } from './browser.mjs';
-import { builtin, instrumented, Server } from './server.mjs';
+import { builtin, Server } from './server.mjs';
 
-const skip = instrumented && 'other tests send the same requests';
 const viewport = { width: 1440, height: 900 };
 
 async function startServer(cache, path, ...flags) {
@@ -93,7 +92,7 @@ describe('the dashboard of a fleet', () => {
     await page.context().close();
   });
 
-  it('steers one replica, counts its tokens at its precision, and says why replicas cannot be one', { skip }, async () => {
+  it('steers one replica, counts its tokens at its precision, and says why replicas cannot be one', async () => {
     const page = await openPage(browser, server.admin, { viewport });
     await live(page);
     await page.getByLabel('Form of').selectOption('Replica 1');
@@ -125,7 +124,7 @@ describe('the dashboard of a fleet', () => {
     await page.context().close();
   });
 
-  it('is readable on a phone and in the dark', { skip }, async () => {
+  it('is readable on a phone and in the dark', async () => {
     const page = await openPage(browser, `${server.admin}/dashboard`, { viewport: { width: 360, height: 700 }, colorScheme: 'dark' });
     await live(page);
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), 'nothing is cut off');
@@ -133,7 +132,7 @@ describe('the dashboard of a fleet', () => {
     await page.context().close();
   });
 
-  it('shows the model that is chosen, and lets one sleep', { skip }, async () => {
+  it('shows the model that is chosen, and lets one sleep', async () => {
     const models = await startServer(cache, ['--model', `story=${builtin}`, '--model', `tale=${builtin}`], '--max-model-len', '512', '--device-memory', '96MiB');
     const page = await openPage(browser, models.admin, { viewport });
     await live(page);
