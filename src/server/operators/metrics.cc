@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "server/operators/group_metrics.h"
+#include "server/operators/histogram_buckets.h"
 #include "server/operators/mirrored_counter.h"
 #include "server/operators/process_stats.h"
 
@@ -28,38 +29,6 @@ using prometheus::Gauge;
 using prometheus::Histogram;
 using prometheus::Labels;
 using prometheus::Registry;
-using Buckets = Histogram::BucketBoundaries;
-
-// The buckets are vLLM's, so that its dashboards show the same quantiles.
-const Buckets& ttft_buckets() {
-  static const Buckets buckets{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
-                               1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-  return buckets;
-}
-const Buckets& token_time_buckets() {
-  static const Buckets buckets{.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
-                               .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
-  return buckets;
-}
-const Buckets& request_time_buckets() {
-  static const Buckets buckets{.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
-                               30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-  return buckets;
-}
-const Buckets& token_count_buckets() {
-  static const Buckets buckets{1,     2,      5,      10,     20,     50,    100,
-                               200,   500,    1000,   2000,   5000,   10000, 20000,
-                               50000, 100000, 200000, 500000, 1000000};
-  return buckets;
-}
-const Buckets& step_token_buckets() {
-  static const Buckets buckets{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-  return buckets;
-}
-const Buckets& choice_buckets() {
-  static const Buckets buckets{1, 2, 5, 10, 20};
-  return buckets;
-}
 
 double seconds(TimeNs ns) {
   return static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS);
@@ -76,7 +45,7 @@ class Maker {
   Counter& counter(const char* name, const char* help, const Labels& more = {}) const {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(with(more));
   }
-  Histogram& histogram(const char* name, const char* help, const Buckets& buckets) const {
+  Histogram& histogram(const char* name, const char* help, const HistogramBuckets& buckets) const {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(labels_,
                                                                                       buckets);
   }
