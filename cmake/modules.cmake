@@ -11,7 +11,7 @@ set(PROTEAN_COMPUTES base chat control cost device engine fleet grammar jinja mo
                      tokenizer trace worker)
 set(PROTEAN_TESTS_COMPUTE chat control device engine fleet jinja scheduler sim tokenizer)
 if(PROTEAN_SANITIZE STREQUAL "thread")  # few tests run then, and those that compute with these are short
-  list(REMOVE_ITEM PROTEAN_COMPUTES chat grammar jinja quality sim trace)
+  list(REMOVE_ITEM PROTEAN_COMPUTES chat grammar jinja quality sim tokenizer trace)
 endif()
 
 # In a release these have -O3, because of their loops, and all else -O2, which compiles sooner.
