@@ -181,11 +181,11 @@ class FormSteering {
     bool grows = false;                  // the pin's latest morph was for that
     bool own_is_lost = false;            // pages that this model lent may never come back
     std::int64_t rest_pages = 0;         // smaller quota after the morph under way; 0: none
-    bool kv_failed = false;              // a step of KV, which may not have all free pages since
-    std::int64_t blocks = -1;            // that requests needed at the latest event
-    bool ruled = false;                  // the policy ruled at the latest event
-    bool stale = true;                   // `told` is older than the latest change
-    MemoryUse told;                      // the latest report
+    bool kv_waits = false;     // for free pages: a step of KV failed, or pages came during a hold
+    std::int64_t blocks = -1;  // that requests needed at the latest event
+    bool ruled = false;        // the policy ruled at the latest event
+    bool stale = true;         // `told` is older than the latest change
+    MemoryUse told;            // the latest report
     TimeNs told_ns = -kNsPerS;
     TimeNs lacks_since_ns = -1;           // since when the quota is too small; -1: it is not
     std::int64_t most_blocks = 0;         // that requests needed since window_ns
