@@ -15,9 +15,6 @@ namespace {
 // trade.
 constexpr std::int64_t kParts = 32;
 
-// A model lends only what it did not need in the last one to two windows.
-constexpr TimeNs kWindowNs = 5 * kNsPerS;
-
 // While a trade may bring memory, which takes about this time, no precision is lowered for lack of
 // it.
 constexpr TimeNs kTradeNs = kNsPerS / 2;
@@ -29,22 +26,22 @@ std::int64_t FormSteering::own_pages() const {
 }
 
 void FormSteering::on(const WantQuota& want) {
-  if (want.number <= memory_.told.wish) {
+  if (want.number <= memory_.told.latest.wish) {
     return;
   }
-  memory_.told.wish = want.number;
-  memory_.stale = true;
-  memory_.wanted = want.pages;
-  memory_.own_is_lost = want.own_is_lost;
+  memory_.told.latest.wish = want.number;
+  memory_.told.stale = true;
+  memory_.wanted.pages = want.pages;
+  memory_.wanted.own_is_lost = want.own_is_lost;
   const std::int64_t has = config_.bounds.budget.pages;
-  if (memory_.wanted < has) {
+  if (memory_.wanted.pages < has) {
     return;
   }
-  if (std::exchange(memory_.shrinks, false)) {
+  if (std::exchange(memory_.kv.shrinks, false)) {
     run_.call_off("no other model needs the memory any more", now_ns_);
   }
-  if (memory_.wanted > has) {
-    take_quota(memory_.wanted);
+  if (memory_.wanted.pages > has) {
+    take_quota(memory_.wanted.pages);
   } else {
     take_free_pages();
   }
@@ -59,11 +56,11 @@ void FormSteering::take_quota(std::int64_t pages) {
   const std::int64_t next = std::max(pages, budget.pages - piece);
   const bool grows = next > budget.pages;
   if (!run_.set_quota(next)) {
-    memory_.wanted = grows ? budget.pages : memory_.wanted;
+    memory_.wanted.pages = grows ? budget.pages : memory_.wanted.pages;
     return;
   }
   budget.pages = next;
-  memory_.stale = true;
+  memory_.told.stale = true;
   renew_policy();
 }
 
@@ -71,12 +68,12 @@ void FormSteering::take_quota(std::int64_t pages) {
 // memory is returned before own memory is lent: for that, and for an intent, sequences are
 // preempted if blocks cannot leave otherwise.
 void FormSteering::follow_quota() {
-  memory_.shrinks = memory_.shrinks && run_.busy();
-  if (memory_.rest_pages > 0 && !run_.busy() && !run_.holds()) {
-    memory_.wanted = std::exchange(memory_.rest_pages, 0);
+  memory_.kv.shrinks = memory_.kv.shrinks && run_.busy();
+  if (memory_.wanted.rest_pages > 0 && !run_.busy() && !run_.holds()) {
+    memory_.wanted.pages = std::exchange(memory_.wanted.rest_pages, 0);
   }
   const PageBudget& budget = config_.bounds.budget;
-  if (memory_.wanted == budget.pages || memory_.shrinks || run_.holds()) {
+  if (memory_.wanted.pages == budget.pages || memory_.kv.shrinks || run_.holds()) {
     return;
   }
   if (policy_rules()) {
@@ -88,14 +85,15 @@ void FormSteering::follow_quota() {
   }
   const bool trades = config_.own_pages > 0;
   const bool returns = trades && budget.pages > own_pages();
-  const std::int64_t pages = returns ? std::max(memory_.wanted, own_pages()) : memory_.wanted;
+  const std::int64_t pages =
+      returns ? std::max(memory_.wanted.pages, own_pages()) : memory_.wanted.pages;
   const std::int64_t fitting = with_kv_in(run_.committed(), pages).kv.blocks;
   if (fitting >= run_.committed().kv.blocks) {
     take_quota(pages);
   } else if (fitting < 1) {
-    memory_.wanted = budget.pages;  // only KV is lent
+    memory_.wanted.pages = budget.pages;  // only KV is lent
   } else {
-    memory_.shrinks = true;
+    memory_.kv.shrinks = true;
     run_.retarget({.steps = {ResizeKv{fitting}},
                    .reason = trades ? "memory goes to another model"
                                     : "the model's intent needs less memory"},
@@ -124,69 +122,66 @@ std::int64_t FormSteering::pages_needed(std::int64_t blocks) const {
 // needed lately, so that loads which take turns do not trade at each turn.
 std::int64_t FormSteering::needs_to_tell(std::int64_t blocks) {
   const std::int64_t now = pages_needed(blocks);
-  const std::int64_t lately =
-      pages_needed(std::max(memory_.most_blocks, memory_.most_blocks_before));
+  const std::int64_t lately = pages_needed(memory_.needed_blocks.most());
   const std::int64_t told = std::max(now, std::min(lately, config_.bounds.budget.pages));
-  memory_.stale = told > now;
+  memory_.told.stale = told > now;
   return told;
 }
 
 // Returns true if other models use memory of this one that KV takes once it is back, also if no
 // policy changes the form.
 bool FormSteering::kv_comes_back() const {
-  return config_.bounds.budget.pages < own_pages() && (!pin_ || memory_.pin_grows);
+  return config_.bounds.budget.pages < own_pages() && (!pin_ || memory_.kv.pin_grows);
 }
 
 // Returns true if all requests that were accepted fit the present weights once other models have
 // returned the model's own memory, so that it is that for which the larger ones wait.
 bool FormSteering::own_memory_suffices() const {
-  return kv_comes_back() && !memory_.own_is_lost &&
+  return kv_comes_back() && !memory_.wanted.own_is_lost &&
          with_kv_in(run_.committed(), own_pages()).kv.blocks >= scheduler_.largest_need();
 }
 
 // Returns true if the quota is too small, and has not been for so long that no trade will help.
 bool FormSteering::awaits_memory() {
-  if (memory_.told.wish == config_.wishes_before ||
+  if (memory_.told.latest.wish == config_.wishes_before ||
       pages_needed(needed_blocks()) <= config_.bounds.budget.pages) {
-    memory_.lacks_since_ns = -1;
+    memory_.wanted.lacks_since_ns = -1;
     return false;
   }
-  memory_.lacks_since_ns = memory_.lacks_since_ns < 0 ? now_ns_ : memory_.lacks_since_ns;
-  return now_ns_ < memory_.lacks_since_ns + kTradeNs;
+  memory_.wanted.lacks_since_ns =
+      memory_.wanted.lacks_since_ns < 0 ? now_ns_ : memory_.wanted.lacks_since_ns;
+  return now_ns_ < memory_.wanted.lacks_since_ns + kTradeNs;
 }
 
 // Returns true if other models have to know soon what this one needs. A model without others has
 // got no wish.
 bool FormSteering::memory_is_open() const {
-  return config_.own_pages > 0 && memory_.told.wish > config_.wishes_before &&
-         (memory_.stale || memory_.told.needs_bytes > memory_.told.quota_bytes ||
-          memory_.wanted != config_.bounds.budget.pages);
+  return config_.own_pages > 0 && memory_.told.latest.wish > config_.wishes_before &&
+         (memory_.told.stale || memory_.told.latest.needs_bytes > memory_.told.latest.quota_bytes ||
+          memory_.wanted.pages != config_.bounds.budget.pages);
 }
 
 std::optional<MemoryUse> FormSteering::memory_if_due(const Observation& observation) {
   const std::int64_t blocks =
       observation.kv_blocks_used + observation.kv_blocks_awaited + observation.running;
-  memory_.stale = memory_.stale || blocks != memory_.blocks || policy_rules() != memory_.ruled;
-  memory_.blocks = blocks;
-  if (now_ns_ >= memory_.window_ns + kWindowNs) {
-    memory_.most_blocks_before = std::exchange(memory_.most_blocks, 0);
-    memory_.window_ns = now_ns_;
-  }
-  memory_.most_blocks = std::max(memory_.most_blocks, blocks);
-  memory_.ruled = policy_rules();
+  memory_.told.stale =
+      memory_.told.stale || blocks != memory_.told.blocks || policy_rules() != memory_.told.ruled;
+  memory_.told.blocks = blocks;
+  memory_.needed_blocks.see(blocks, now_ns_);
+  memory_.told.ruled = policy_rules();
   const PageBudget& budget = config_.bounds.budget;
   const std::int64_t quota_bytes = budget.pages * budget.page_bytes;
-  const bool changed = quota_bytes != memory_.told.quota_bytes;
-  if (!memory_is_open() || (!changed && now_ns_ < memory_.told_ns + kTellMemoryEveryNs)) {
+  const bool changed = quota_bytes != memory_.told.latest.quota_bytes;
+  if (!memory_is_open() || (!changed && now_ns_ < memory_.told.at_ns + kTellMemoryEveryNs)) {
     return std::nullopt;
   }
-  memory_.told.quota_bytes = quota_bytes;
-  memory_.told.needs_bytes = needs_to_tell(blocks) * budget.page_bytes;
-  memory_.told_ns = now_ns_;
-  if (memory_.told.needs_bytes <= quota_bytes) {
-    memory_.lacks_since_ns = -1;
+  memory_.told.latest.quota_bytes = quota_bytes;
+  memory_.told.latest.needs_bytes = needs_to_tell(blocks) * budget.page_bytes;
+  memory_.told.at_ns = now_ns_;
+  if (memory_.told.latest.needs_bytes <= quota_bytes) {
+    memory_.wanted.lacks_since_ns = -1;
   }
-  return memory_.told;
+  return memory_.told.latest;
 }
 
 }  // namespace protean

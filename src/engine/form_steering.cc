@@ -28,8 +28,9 @@ FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& lim
                            Executor& executor, Scheduler& scheduler, QueueTimes& times)
     : config_(config),
       memory_{.largest_kv_blocks = std::max(limits.kv_blocks, limits.largest_kv_blocks),
-              .wanted = config.bounds.budget.pages,
-              .told = {.wish = config.wishes_before}},
+              .wanted = {.pages = config.bounds.budget.pages},
+              .kv = {},
+              .told = {.latest = {.wish = config.wishes_before}}},
       scheduler_(scheduler),
       times_(times),
       run_(config_, executor, scheduler, ledger_),
@@ -53,7 +54,7 @@ void FormSteering::on(const MorphReady& ready) {
   pace_.bytes = 0;
   const MorphStep& failed = run_.history()->back()->step;
   const auto* swap = std::get_if<SwapComponent>(&failed);
-  const bool for_quota = swap == nullptr && (memory_.shrinks || memory_.grows);
+  const bool for_quota = swap == nullptr && (memory_.kv.shrinks || memory_.kv.grows);
   if (!run_.holds() && !for_quota) {
     end_pin();  // the operator's form cannot be reached
   }
@@ -62,7 +63,7 @@ void FormSteering::on(const MorphReady& ready) {
     take_free_pages();
   } else {
     next_decision_ns_ = now_ns_ + kFailedPauseNs;
-    memory_.kv_waits = true;
+    memory_.kv.waits = true;
   }
 }
 
@@ -92,11 +93,11 @@ bool FormSteering::may_preempt(const Form& to) const {
 // What is still under way goes on. A form that is held takes them after the hold.
 void FormSteering::take_free_pages() {
   const std::int64_t quota = config_.bounds.budget.pages;
-  if (policy_rules() || memory_.wanted < quota || memory_.rest_pages > 0) {
+  if (policy_rules() || memory_.wanted.pages < quota || memory_.wanted.rest_pages > 0) {
     return;
   }
   if (run_.holds()) {
-    memory_.kv_waits = true;
+    memory_.kv.waits = true;
     return;
   }
   if (!pin_) {
@@ -104,8 +105,8 @@ void FormSteering::take_free_pages() {
     return;
   }
   const Form form = with_kv_in(run_.wanted(), std::min(quota, own_pages()));
-  if (memory_.pin_grows && form.kv.blocks > run_.wanted().kv.blocks) {
-    memory_.grows = go_to(form, "an operator's wish, with memory that came back").ok();
+  if (memory_.kv.pin_grows && form.kv.blocks > run_.wanted().kv.blocks) {
+    memory_.kv.grows = go_to(form, "an operator's wish, with memory that came back").ok();
   }
 }
 
@@ -135,8 +136,8 @@ void FormSteering::advance(bool quiet) {
     const Wanted wanted{run_.wanted(), run_.reason(), true};
     run_.call_off(fmt::format("{} more KV blocks are wanted again", lacking), now_ns_);
     pace_.bytes = 0;
-    if (std::exchange(memory_.shrinks, false)) {
-      memory_.wanted = config_.bounds.budget.pages;  // no page is to spare
+    if (std::exchange(memory_.kv.shrinks, false)) {
+      memory_.wanted.pages = config_.bounds.budget.pages;  // no page is to spare
     }
     if (may_preempt(wanted.form)) {
       go_towards(wanted);  // KV was to lend more than the first swap needs
@@ -175,7 +176,7 @@ void FormSteering::observe(const Observation& observation) {
   if (decides) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
     decide(observation.expected_wait_ns);
-    const bool again = !run_.holds() && std::exchange(memory_.kv_waits, false);
+    const bool again = !run_.holds() && std::exchange(memory_.kv.waits, false);
     if (again) {
       take_free_pages();
     }
@@ -238,7 +239,8 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
   std::erase_if(failed_, [&](const FailedSwap& failed) { return failed.until_ns <= now_ns_; });
   decided_.load = load(now_ns_);
   decided_.expected_wait_ns = expected_wait_ns;
-  if (!policy_rules() || memory_.wanted != config_.bounds.budget.pages || memory_.rest_pages > 0) {
+  if (!policy_rules() || memory_.wanted.pages != config_.bounds.budget.pages ||
+      memory_.wanted.rest_pages > 0) {
     return;
   }
   if (config_.policy.rule == MorphRule::kPaper) {
@@ -415,8 +417,8 @@ bool FormSteering::at_rest() const {
 std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
   std::optional<TimeNs> next_ns;
   const bool rests_in_less =
-      config_.own_pages == 0 && !run_.busy() && memory_.wanted != config_.bounds.budget.pages;
-  const bool kv_waits = (memory_.kv_waits || rests_in_less) && !run_.holds();
+      config_.own_pages == 0 && !run_.busy() && memory_.wanted.pages != config_.bounds.budget.pages;
+  const bool kv_waits = (memory_.kv.waits || rests_in_less) && !run_.holds();
   if (kv_waits || (policy_rules() && !(idle && at_rest()))) {
     next_ns = std::max(next_decision_ns_, now_ns_ + 1);
   }
@@ -425,7 +427,7 @@ std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
     next_ns = std::min(next_ns.value_or(then_ns), then_ns);
   }
   if (memory_is_open()) {
-    const TimeNs tell_ns = std::max(memory_.told_ns + kTellMemoryEveryNs, now_ns_ + 1);
+    const TimeNs tell_ns = std::max(memory_.told.at_ns + kTellMemoryEveryNs, now_ns_ + 1);
     next_ns = std::min(next_ns.value_or(tell_ns), tell_ns);
   }
   if (ledger_.tokens() != told_.tokens) {  // the last tokens before a quiet time

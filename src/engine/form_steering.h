@@ -14,6 +14,7 @@
 #include "control/morph_policy.h"
 #include "control/paper_rule.h"
 #include "engine/load_watch.h"
+#include "engine/memory_trade.h"
 #include "engine/morph_config.h"
 #include "engine/morph_run.h"
 #include "engine/precision_ledger.h"
@@ -173,25 +174,7 @@ class FormSteering {
   std::optional<TimeNs> gives_up_ns() const;
 
   MorphConfig config_;
-  struct {
-    std::int64_t largest_kv_blocks = 0;  // that the device has addresses for
-    std::int64_t wanted = 0;             // quota of pages; the budget's, unless it has to shrink
-    bool shrinks = false;                // the morph under way is for that
-    bool pin_grows = false;              // the pin names no KV blocks, so that KV may grow
-    bool grows = false;                  // the pin's latest morph was for that
-    bool own_is_lost = false;            // pages that this model lent may never come back
-    std::int64_t rest_pages = 0;         // smaller quota after the morph under way; 0: none
-    bool kv_waits = false;     // for free pages: a step of KV failed, or pages came during a hold
-    std::int64_t blocks = -1;  // that requests needed at the latest event
-    bool ruled = false;        // the policy ruled at the latest event
-    bool stale = true;         // `told` is older than the latest change
-    MemoryUse told;            // the latest report
-    TimeNs told_ns = -kNsPerS;
-    TimeNs lacks_since_ns = -1;           // since when the quota is too small; -1: it is not
-    std::int64_t most_blocks = 0;         // that requests needed since window_ns
-    std::int64_t most_blocks_before = 0;  // and in the window before
-    TimeNs window_ns = 0;
-  } memory_;
+  MemoryTrade memory_;
   Scheduler& scheduler_;
   QueueTimes& times_;
   PrecisionLedger ledger_;

@@ -88,7 +88,7 @@ Result<Morph> FormSteering::grant(const FormWish& wish) {
   Result<Morph> morph =
       go_to(*form, "an operator's wish", comes_back ? with_kv_in(*form, own_pages()).kv.blocks : 0);
   if (morph.ok()) {
-    memory_.pin_grows = !wish.kv_blocks;
+    memory_.kv.pin_grows = !wish.kv_blocks;
     pin_ = FormWish{.layers = form->layer_precision, .embeddings = form->embeddings};
     ++changes_;
     promise_kv();
@@ -124,7 +124,8 @@ Result<Morph> FormSteering::grant_rest(const FormWish& wish) {
   FormWish within = wish;
   const bool trades = config_.own_pages > 0;
   const std::int64_t before = budget.pages;
-  const std::int64_t kept = memory_.rest_pages > 0 ? memory_.rest_pages : memory_.wanted;
+  const std::int64_t kept =
+      memory_.wanted.rest_pages > 0 ? memory_.wanted.rest_pages : memory_.wanted.pages;
   const std::int64_t pages = trades ? before : *wish.rest_pages;
   if (!trades) {
     if (pages > before && !run_.set_quota(pages)) {
@@ -141,8 +142,8 @@ Result<Morph> FormSteering::grant_rest(const FormWish& wish) {
   Result<Morph> morph = form.ok() ? go_to(*form, "the model's intent") : form.error();
   if (!trades) {
     const std::int64_t rest = morph.ok() ? pages : kept;
-    memory_.wanted = budget.pages;
-    memory_.rest_pages = rest < budget.pages ? rest : 0;
+    memory_.wanted.pages = budget.pages;
+    memory_.wanted.rest_pages = rest < budget.pages ? rest : 0;
   }
   if (!morph.ok()) {
     return morph;
@@ -172,7 +173,7 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason,
   }
   morph->reason = reason;
   run_.retarget(*morph, true, now_ns_);
-  memory_.shrinks = memory_.grows = false;  // this morph takes its place
+  memory_.kv.shrinks = memory_.kv.grows = false;  // this morph takes its place
   promise_kv();
   return morph;
 }

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/repetitions_for_test.h"
 #include "engine/engine.h"
 #include "engine/held_device_for_test.h"
 #include "engine/recording_sink_for_test.h"
@@ -350,23 +351,23 @@ class Storm {
 
 TEST(MorphStorm, PagesBlocksAndRequestsComeThroughIt) {
   StormCoverage coverage;
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (int seed = 0; seed < repetitions(60); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Storm(seed, coverage).run();
+    Storm(static_cast<unsigned>(seed), coverage).run();
     if (HasFailure()) {
       return;
     }
   }
-  EXPECT_GT(coverage.commits, 1000);
-  EXPECT_GT(coverage.failures, 50);
-  EXPECT_GT(coverage.late_answers, 10);
-  EXPECT_GT(coverage.moved_blocks, 500);
-  EXPECT_GT(coverage.reused_tokens, 1000);
-  EXPECT_GT(coverage.preemptions, 100);
-  EXPECT_GT(coverage.granted, 500);
-  EXPECT_GT(coverage.refused_wishes, 100);
-  EXPECT_GT(coverage.embeddings_swapped, 100);
-  EXPECT_GT(coverage.lent_to_embeddings, 30);
+  EXPECT_GT(coverage.commits, repetitions(1000));
+  EXPECT_GT(coverage.failures, repetitions(50));
+  EXPECT_GT(coverage.late_answers, repetitions(10));
+  EXPECT_GT(coverage.moved_blocks, repetitions(500));
+  EXPECT_GT(coverage.reused_tokens, repetitions(1000));
+  EXPECT_GT(coverage.preemptions, repetitions(100));
+  EXPECT_GT(coverage.granted, repetitions(500));
+  EXPECT_GT(coverage.refused_wishes, repetitions(100));
+  EXPECT_GT(coverage.embeddings_swapped, repetitions(100));
+  EXPECT_GT(coverage.lent_to_embeddings, repetitions(30));
 }
 
 }  // namespace

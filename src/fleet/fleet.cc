@@ -20,9 +20,8 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
       migrations_(grouping_, stations_, seen_, exchange),
       watch_(grouping_, stations_, migrations_),
       weighing_(grouping_, stations_, formed_, scaling_.most_blocks()),
-      shortage_{.vote = {},
-                .demand = {static_cast<int>(members.size()), grouping_.config().scaler_after_ns},
-                .told = {}} {
+      dropping_(grouping_, stations_, seen_),
+      demand_(static_cast<int>(members.size()), grouping_.config().scaler_after_ns) {
   check(!members.empty(), "a fleet has a replica");
   TokenSink& outputs = *this;
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -115,12 +114,7 @@ void Fleet::regroup(TimeNs now_ns) {
       !grouping_.busy()) {
     scale_down(now_ns);
   }
-  if (config.drop == DropPolicy::kPaper) {
-    drop_or_restore(now_ns);
-  }
-  if (config.drop == DropPolicy::kReleased && !grouping_.busy()) {
-    drop_by_vote(now_ns);
-  }
+  drop(now_ns);
   if (weighs(config)) {
     weigh(now_ns);
   }
@@ -391,10 +385,10 @@ void Fleet::spread_queue(TimeNs now_ns) {
 
 std::optional<TimeNs> Fleet::next_deadline_ns() const {
   std::optional<TimeNs> next_ns = grouping_.next_deadline_ns();
-  if (const auto wanted_ns = shortage_.demand.next_ns()) {
+  if (const auto wanted_ns = demand_.next_ns()) {
     next_ns = std::min(next_ns.value_or(*wanted_ns), *wanted_ns);
   }
-  if (const auto vote_ns = shortage_.vote.next_ns(); vote_ns && !grouping_.busy()) {
+  if (const auto vote_ns = dropping_.next_vote_ns(); vote_ns && !grouping_.busy()) {
     const TimeNs look_ns = std::max(*vote_ns, now_ns_ + kNsPerS / 10);
     next_ns = std::min(next_ns.value_or(look_ns), look_ns);
   }

@@ -4,7 +4,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -16,9 +15,9 @@
 #include "engine/engine.h"
 #include "fleet/balancing.h"
 #include "fleet/device_watch.h"
-#include "fleet/dropping.h"
 #include "fleet/formed_groups.h"
 #include "fleet/group_attempts.h"
+#include "fleet/group_dropping.h"
 #include "fleet/group_scaling.h"
 #include "fleet/grouping.h"
 #include "fleet/live_migrations.h"
@@ -90,13 +89,6 @@ class Fleet : private TokenSink {
   Observation observe(ReplicaId replica) const { return at(replica).observe(); }
 
  private:
-  // What is remembered while queued requests lack KV.
-  struct Shortage {
-    DropVote vote;  // of `--drop released`
-    ReplicaDemand demand;
-    std::optional<ReplicasWanted> told;
-  };
-
   static std::size_t index_of(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   Engine& at(ReplicaId replica) const { return *stations_.at(index_of(replica)).engine; }
   void on(Arrival& arrival, TimeNs now_ns);
@@ -126,20 +118,11 @@ class Fleet : private TokenSink {
   void count_attempt(const Grouping::Failure& failure);
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
-  std::vector<DropCandidate> drop_candidates() const;
-  std::vector<DropHolding> drop_holdings(std::span<const DropCandidate> candidates,
-                                         bool unequal) const;
-  bool drop_copies(std::span<const DropCandidate> candidates, bool unequal, TimeNs now_ns);
-  void drop_or_restore(TimeNs now_ns);
-  bool keep_dropped(TimeNs now_ns);
+  void drop(TimeNs now_ns);
   std::int64_t lacking_blocks() const;
-  void drop_by_vote(TimeNs now_ns);
   void tell_replicas_wanted(TimeNs now_ns);
   bool in_service(std::size_t index) const {
     return grouping_.in_service(ReplicaId{static_cast<std::int32_t>(index)});
-  }
-  bool serves_by_layers(std::size_t index) const {
-    return grouping_.serves_by_layers(ReplicaId{static_cast<std::int32_t>(index)});
   }
   bool is_late(const StepDone& done, ReplicaId replica) const;
   void refuse(RequestId request, Error why, TimeNs now_ns);
@@ -171,7 +154,9 @@ class Fleet : private TokenSink {
   DeviceWatch watch_;
   Weighing weighing_;
   GroupAttempts attempts_;
-  Shortage shortage_;
+  GroupDropping dropping_;
+  ReplicaDemand demand_;  // for KV that queued requests lack
+  std::optional<ReplicasWanted> told_replicas_;
   TimeNs now_ns_ = 0;  // of the latest event
 };
 

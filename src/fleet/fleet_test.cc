@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/overloaded.h"
+#include "base/repetitions_for_test.h"
 
 namespace protean {
 namespace {
@@ -315,7 +316,7 @@ TEST(Fleet, EveryAcceptedRequestEndsOnceWithItsTokens) {
   std::int64_t moved = 0;
   std::int64_t refused = 0;
   std::int64_t preempted = 0;
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (int seed = 0; seed < repetitions(60); ++seed) {
     std::mt19937 random(seed);
     std::vector<EngineConfig> configs(1 + random() % 5, engine_config());
     for (EngineConfig& config : configs) {
@@ -375,9 +376,9 @@ TEST(Fleet, EveryAcceptedRequestEndsOnceWithItsTokens) {
     }
     EXPECT_EQ(accepted, 0);
   }
-  EXPECT_GT(moved, 100);
-  EXPECT_GT(refused, 100);
-  EXPECT_GT(preempted, 100);
+  EXPECT_GT(moved, repetitions(100));
+  EXPECT_GT(refused, repetitions(100));
+  EXPECT_GT(preempted, repetitions(100));
 }
 
 }  // namespace

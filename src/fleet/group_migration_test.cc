@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/repetitions_for_test.h"
 #include "fleet/group_scene_for_test.h"
 
 namespace protean {
@@ -200,7 +201,7 @@ TEST(GroupMigration, MovesAndChangesOfGroupsAtRandomMomentsChangeNoToken) {
   std::int64_t moved = 0;
   std::int64_t moved_by_load = 0;
   std::int64_t changes = 0;
-  for (unsigned seed = 0; seed < 30; ++seed) {
+  for (int seed = 0; seed < repetitions(30); ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int limit) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
@@ -242,9 +243,9 @@ TEST(GroupMigration, MovesAndChangesOfGroupsAtRandomMomentsChangeNoToken) {
     changes += scene.sink.groups->together_total;
     ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
   }
-  EXPECT_GT(moved, 100);
-  EXPECT_GT(moved_by_load, 5);
-  EXPECT_GT(changes, 30);
+  EXPECT_GT(moved, repetitions(100));
+  EXPECT_GT(moved_by_load, repetitions(5));
+  EXPECT_GT(changes, repetitions(30));
 }
 
 }  // namespace

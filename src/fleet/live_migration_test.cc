@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/overloaded.h"
+#include "base/repetitions_for_test.h"
 #include "fleet/fleet.h"
 
 namespace protean {
@@ -443,7 +444,7 @@ TEST(LiveMigration, AThousandMovesAtRandomMomentsChangeNoToken) {
   std::int64_t moved_by_load = 0;
   std::int64_t called_off = 0;
   std::int64_t preemptions = 0;
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (int seed = 0; seed < repetitions(60); ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int limit) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
@@ -488,10 +489,10 @@ TEST(LiveMigration, AThousandMovesAtRandomMomentsChangeNoToken) {
       called_off += begun - scene.adopted_with_kv();
     }
   }
-  EXPECT_GT(moved, 1'000);
-  EXPECT_GT(moved_by_load, 100);
-  EXPECT_GT(called_off, 100);
-  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(moved, repetitions(1'000));
+  EXPECT_GT(moved_by_load, repetitions(100));
+  EXPECT_GT(called_off, repetitions(100));
+  EXPECT_GT(preemptions, repetitions(100));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "base/repetitions_for_test.h"
 #include "fleet/group_scene_for_test.h"
 
 namespace protean {
@@ -388,7 +389,7 @@ TEST(Scaling, AHeldRequestWaitsForAGroupThatIsBusy) {
 TEST(Scaling, RandomLongRequestsAreServedWithoutAnOperator) {
   int together = 0;
   int wide = 0;
-  for (unsigned seed = 0; seed < 30; ++seed) {
+  for (int seed = 0; seed < repetitions(30); ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int limit) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
@@ -425,8 +426,8 @@ TEST(Scaling, RandomLongRequestsAreServedWithoutAnOperator) {
     }
     ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
   }
-  EXPECT_GT(together, 60);
-  EXPECT_GT(wide, 5);
+  EXPECT_GT(together, repetitions(60));
+  EXPECT_GT(wide, repetitions(5));
 }
 
 }  // namespace

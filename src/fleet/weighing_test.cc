@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "base/repetitions_for_test.h"
 #include "fleet/group_scene_for_test.h"
 
 namespace protean {
@@ -24,7 +25,7 @@ TEST(Weighing, RandomRequestsAreServedWithoutAnOperator) {
   int by_shards = 0;
   int by_layers = 0;
   int wide = 0;
-  for (unsigned seed = 0; seed < 24; ++seed) {
+  for (int seed = 0; seed < repetitions(24); ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int limit) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
@@ -74,8 +75,8 @@ TEST(Weighing, RandomRequestsAreServedWithoutAnOperator) {
     }
     ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
   }
-  EXPECT_GT(by_shards, 10);
-  EXPECT_GT(by_layers, 5);
+  EXPECT_GT(by_shards, repetitions(10));
+  EXPECT_GT(by_layers, repetitions(5));
   EXPECT_GT(wide, 0);
 }
 

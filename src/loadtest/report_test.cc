@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <cmath>
 
+#include "base/repetitions_for_test.h"
 #include "loadtest/compare.h"
 #include "loadtest/plot.h"
 #include "loadtest/random.h"
@@ -160,22 +161,23 @@ TEST(Compare, FindsOnlyRealDifferences) {
   const RecordedRun a = recorded(made_run(200, 20, 1));
   const RecordedRun same = recorded(made_run(200, 20, 2));
   const RecordedRun slower = recorded(made_run(200, 22, 3));
+  const BootstrapOptions options{.rounds = repetitions(300)};
   const auto find = [](const std::vector<ComparedMeasure>& compared, std::string_view name) {
     const auto found = std::find_if(compared.begin(), compared.end(),
                                     [&](const auto& measure) { return measure.name == name; });
     EXPECT_NE(found, compared.end()) << name;
     return *found;
   };
-  const auto against_slower = compare_runs(a, slower, {.rounds = 300});
+  const auto against_slower = compare_runs(a, slower, options);
   const ComparedMeasure tpot = find(against_slower, "TPOT P50");
   EXPECT_TRUE(tpot.significant);
   EXPECT_NEAR(tpot.ratio, 1.1, 0.01);
   EXPECT_TRUE(tpot.interval.low < 1.1 && tpot.interval.high > 1.09);
   EXPECT_FALSE(find(against_slower, "TTFT mean").significant);
-  EXPECT_FALSE(find(compare_runs(a, same, {.rounds = 300}), "TPOT mean").significant);
+  EXPECT_FALSE(find(compare_runs(a, same, options), "TPOT mean").significant);
   const std::string table = comparison_table(a, slower, against_slower);
   EXPECT_NE(table.find("B is worse"), std::string::npos);
-  EXPECT_EQ(comparison_table(a, slower, compare_runs(a, slower, {.rounds = 300})), table)
+  EXPECT_EQ(comparison_table(a, slower, compare_runs(a, slower, options)), table)
       << "the same seed gives the same table";
 }
 

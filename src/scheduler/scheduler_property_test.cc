@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "base/repetitions_for_test.h"
 #include "base/units.h"
 #include "scheduler/changing_kv_for_test.h"
 #include "scheduler/scheduler.h"
@@ -471,29 +472,27 @@ class Trial {
 
 TEST(SchedulerProperty, EverySequenceReadsItsOwnKv) {
   Coverage coverage;
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (int seed = 0; seed < repetitions(300); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Trial(seed, coverage).run();
-    if (HasFailure()) {
-      return;
-    }
+    Trial(static_cast<unsigned>(seed), coverage).run();
+    ASSERT_FALSE(HasFailure());
   }
-  EXPECT_GT(coverage.reused_tokens, 1000);
-  EXPECT_GT(coverage.preemptions, 1000);
-  EXPECT_GT(coverage.failed_steps, 100);
-  EXPECT_GT(coverage.failed_alone, 100);
-  EXPECT_GT(coverage.tag_changes, 100);
-  EXPECT_GT(coverage.steps_behind_others, 1000);
-  EXPECT_GT(coverage.chunks_in_flight, 1000);
-  EXPECT_GT(coverage.scored_tokens, 1000);
-  EXPECT_GT(coverage.pooled_again, 10);
-  EXPECT_GT(coverage.passed_over, 100);
-  EXPECT_GT(coverage.shared_prompts, 100);
-  EXPECT_GT(coverage.grows, 100);
-  EXPECT_GT(coverage.shrinks, 100);
-  EXPECT_GT(coverage.cancelled_shrinks, 50);
-  EXPECT_GT(coverage.moved_blocks, 1000);
-  EXPECT_GT(coverage.waits_for_larger_kv, 100);
+  EXPECT_GT(coverage.reused_tokens, repetitions(1000));
+  EXPECT_GT(coverage.preemptions, repetitions(1000));
+  EXPECT_GT(coverage.failed_steps, repetitions(100));
+  EXPECT_GT(coverage.failed_alone, repetitions(100));
+  EXPECT_GT(coverage.tag_changes, repetitions(100));
+  EXPECT_GT(coverage.steps_behind_others, repetitions(1000));
+  EXPECT_GT(coverage.chunks_in_flight, repetitions(1000));
+  EXPECT_GT(coverage.scored_tokens, repetitions(1000));
+  EXPECT_GT(coverage.pooled_again, repetitions(10));
+  EXPECT_GT(coverage.passed_over, repetitions(100));
+  EXPECT_GT(coverage.shared_prompts, repetitions(100));
+  EXPECT_GT(coverage.grows, repetitions(100));
+  EXPECT_GT(coverage.shrinks, repetitions(100));
+  EXPECT_GT(coverage.cancelled_shrinks, repetitions(50));
+  EXPECT_GT(coverage.moved_blocks, repetitions(1000));
+  EXPECT_GT(coverage.waits_for_larger_kv, repetitions(100));
 }
 
 }  // namespace

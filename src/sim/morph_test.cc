@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "base/repetitions_for_test.h"
 #include "base/test_data.h"
 #include "sim/elastic_scene_for_test.h"
 #include "sim/traces_for_test.h"
@@ -93,7 +94,7 @@ TEST(ElasticSimulation, TheSameSeedHasTheSameBytes) {
 TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
   std::int64_t swaps = 0;
   std::int64_t failures = 0;
-  for (unsigned seed = 0; seed < 10; ++seed) {
+  for (int seed = 0; seed < repetitions(10); ++seed) {
     std::mt19937 random(seed);
     SimulationConfig config =
         config_of({.kv_share = 0.1 + 0.02 * static_cast<double>(random() % 20),
@@ -122,8 +123,8 @@ TEST(ElasticSimulation, RandomLoadsAndFaultsEndWell) {
     swaps += last.swaps_down_total;
     failures += last.failures_total;
   }
-  EXPECT_GT(swaps, 50);
-  EXPECT_GT(failures, 5);
+  EXPECT_GT(swaps, repetitions(50));
+  EXPECT_GT(failures, repetitions(5));
 }
 
 // The policy acts on the predicted queue time of requests, before any has waited so long.

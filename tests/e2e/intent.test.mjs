@@ -37,7 +37,8 @@ describe('protean serve --intent', () => {
     }
   });
 
-  it('plans with the flags of protean plan, and keeps to --device-memory', async () => {
+  // With sanitizers, estimates take half a minute, and PUT /admin/intent makes them too.
+  it('plans with the flags of protean plan, and keeps to --device-memory', { skip: instrumented }, async () => {
     const plan = (...flags) => JSON.parse(spawnSync(program, ['plan', builtin, ...cache(), '--intent', 'min-latency', ...flags, '--json'],
       { encoding: 'utf8' }).stdout);
     const flags = ['--batch', '3', '--prompt-tokens', '100', '--output-tokens', '20', '--cost', 'device-time', '--price', '3', '--placement', 'packing', '--theta', '0.7'];
@@ -280,7 +281,8 @@ const cpus = readFileSync('/proc/self/status', 'utf8').match(/^Cpus_allowed_list
   return Array.from({ length: last - first + 1 }, (_, place) => first + place);
 });
 
-describe('--move-models auto', { skip: skip || (cpus.length < 2 && 'needs two CPUs') }, () => {
+const noMoves = (cpus.length < 2 && 'needs two CPUs') || (instrumented && 'unit tests move models too');
+describe('--move-models auto', { skip: skip || noMoves }, () => {
   it('gives a model another device when both are busy on one, without a failed or a different answer', async () => {
     const server = await Server.startWith({ path: ['--model', `story=${builtin}`, '--model', `tiny=${tiny}`] }, ...cache(),
       '--admin-port', '0', '--devices', '2', '--cpus', cpus.slice(0, 2).join(), '--intent', 'min-device-hours', '--move-models', 'auto', '--move-window', '10',

@@ -153,7 +153,7 @@ describe('protean plan after protean eval --against', () => {
       return Math.exp(JSON.parse(stdout).log_perplexity_ratio);
     };
     const ratios = () => {
-      const rows = planned(model, '--devices', '2').configurations.filter((one) => one.perplexity_ratio !== null);
+      const rows = planned(model, '--devices', '2', '--weights', 'bf16,w4').configurations.filter((one) => one.perplexity_ratio !== null);
       return Object.fromEntries(rows.map((one) => [`${one.weights} ${one.method} ${one.pruning} ${one.kv}`, one.perplexity_ratio]));
     };
     assert.deepEqual(ratios(), {});

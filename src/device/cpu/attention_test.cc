@@ -305,11 +305,12 @@ constexpr int kLong = 290;  // positions in two segments, the first of 256
 // Returns how many rows a call computes from a position on: `chunk` at the beginning and around the
 // end of the first segment, and as many as possible elsewhere.
 int rows_from(int first, int chunk) {
-  constexpr int kCut = 20, kBeforeEnd = 245;
-  if (first < kCut || (first >= kBeforeEnd && first < kBeforeEnd + kCut)) {
+  const int cut = repetitions(20);
+  const int before_end = 255 - cut / 2;
+  if (first < cut || (first >= before_end && first < before_end + cut)) {
     return std::min(chunk, kLong - first);
   }
-  return first < kBeforeEnd ? kBeforeEnd - first : kLong - first;
+  return first < before_end ? before_end - first : kLong - first;
 }
 
 // Compares a sequence computed at once with the same sequence token by token, in chunks, together

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/repetitions_for_test.h"
 #include "device/cpu/dot.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/every_target_for_test.h"
@@ -280,7 +281,7 @@ TEST_P(Int8Matmul, TilesGiveTheSameBitsAsVectors) {
       std::vector<float> x = random_floats(std::int64_t{most} * inputs);
       x[static_cast<std::size_t>(inputs)] = std::numeric_limits<float>::quiet_NaN();  // row 1
       const std::vector<float> bias = random_floats(outputs);
-      for (int m = 1; m <= most; m += m < 35 ? 1 : 19) {
+      for (int m = 1; m <= most; m += m < 35 ? (instrumented() ? 3 : 1) : 19) {
         Team team(1 + m % 2);
         const auto count = static_cast<std::size_t>(m * inputs);
         product(team, std::span(x).first(count), weights.packed,

@@ -1,0 +1,192 @@
+// Replicas drop layers that others hold while KV is short (KunServe section 4.1).
+
+#include "fleet/group_dropping.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "control/plan_regroup.h"
+#include "cost/memory.h"
+
+namespace protean {
+namespace {
+
+constexpr const char* kLacksKv = "queued requests lack KV";
+
+// Returns true if pipelines of these forms may become one although they are of unequal length.
+bool may_rebalance(const Form& a, const Form& b) {
+  const auto width = [](const Form& form) { return stages_of(form).front().devices.size(); };
+  return equally_precise(a, b) && a.kv.precision == b.kv.precision &&
+         a.kv.block_tokens == b.kv.block_tokens && width(a) == width(b) &&
+         a.group.size() != b.group.size();
+}
+
+}  // namespace
+
+GroupDropping::Outcome GroupDropping::drop_or_restore(bool may_ask, TimeNs now_ns) {
+  if (!may_ask && grouping_.waiting_to_part().empty()) {
+    return Outcome::kNothingToAsk;
+  }
+  std::vector<DropCandidate> all = candidates();
+  const bool lacks = blocks_lacking(all) > 0;
+  if ((lacks && keep_dropped(now_ns)) || !may_ask) {
+    return Outcome::kNothingToAsk;
+  }
+  if (lacks) {
+    // As the plan says, or if stages cannot be rebalanced so, of candidates of equal size.
+    const bool begun = drop_copies(all, true, now_ns) || drop_copies(all, false, now_ns);
+    return begun ? Outcome::kAsked : Outcome::kRefused;
+  }
+  if (grouping_.config().restores) {
+    restore(std::move(all), now_ns);
+  }
+  return Outcome::kNothingToAsk;
+}
+
+// Parts a group whose KV in use fits its replicas without a drop.
+void GroupDropping::restore(std::vector<DropCandidate> all, TimeNs now_ns) {
+  for (DropCandidate& candidate : all) {
+    candidate.largest_need =
+        candidate.by_layers ? engine_of(candidate.replicas.front()).largest_need() : 0;
+  }
+  if (const auto wish = choose_restore(all)) {
+    (void)grouping_.want(*wish, "KV in use fits the replicas with all layers", false, now_ns);
+  }
+}
+
+GroupDropping::Outcome GroupDropping::vote(TimeNs now_ns) {
+  const std::vector<DropCandidate> all = candidates();
+  const bool settled = std::ranges::all_of(all, &DropCandidate::settled);
+  const auto wish = settled ? vote_.vote(all, now_ns) : std::nullopt;
+  if (!wish) {
+    return Outcome::kNothingToAsk;
+  }
+  const bool restores = wish->by != GroupBy::kLayers;
+  const bool begun = grouping_
+                         .want(*wish,
+                               restores ? "nothing waits, KV in use is at most half and falls"
+                                        : "the replicas' KV is full, by a vote",
+                               false, now_ns)
+                         .ok();
+  return begun ? Outcome::kAsked : Outcome::kRefused;
+}
+
+// Returns all that serve.
+std::vector<DropCandidate> GroupDropping::candidates() const {
+  std::vector<DropCandidate> all;
+  for (std::size_t i = 0; i < stations_.size(); ++i) {
+    const ReplicaId replica{static_cast<std::int32_t>(i)};
+    if (!grouping_.in_service(replica)) {
+      continue;
+    }
+    const Engine& engine = *stations_[i].engine;
+    const Observation& seen = seen_[i];
+    const bool changes = grouping_.changes(replica);
+    const std::vector<ReplicaId> replicas =
+        changes ? grouping_.changing(replica) : grouping_.replicas_of(replica);
+    const auto known =
+        changes ? std::ranges::find(all, replicas, &DropCandidate::replicas) : all.end();
+    if (known != all.end()) {  // another home of a change
+      known->kv_blocks_used += seen.kv_blocks_used;
+      known->kv_blocks_awaited += seen.kv_blocks_awaited;
+      known->waiting += seen.waiting;
+      continue;
+    }
+    const std::int64_t blocks = changes                 ? grouping_.kv_blocks_ahead(replica)
+                                : engine.form_at_rest() ? seen.kv_blocks
+                                                        : engine.kv_blocks_ahead();
+    DropCandidate& candidate = all.emplace_back(
+        DropCandidate{.replicas = replicas,
+                      .by_layers = !changes && grouping_.serves_by_layers(replica),
+                      .settled = grouping_.settled(replica) && engine.form_at_rest(),
+                      .kv_blocks = blocks,
+                      .kv_blocks_used = seen.kv_blocks_used,
+                      .kv_blocks_awaited = seen.kv_blocks_awaited,
+                      .waiting = seen.waiting,
+                      .whole_kv_blocks = blocks,
+                      .homes = {}});
+    if (candidate.by_layers) {
+      const Group& group = grouping_.group(replica);
+      candidate.homes = grouping_.homes_of(replica);
+      candidate.home_kv_blocks = group.home.kv.blocks;
+      candidate.whole_kv_blocks = group.blocks_apart();
+    }
+  }
+  return all;
+}
+
+// Returns what candidates hold that may drop copies: of each kind if they are `unequal`, pipelines
+// of any length, else of one.
+std::vector<DropHolding> GroupDropping::holdings(std::span<const DropCandidate> candidates,
+                                                 bool unequal) const {
+  const ModelSpec& spec = grouping_.config().spec;
+  struct Like {
+    Form form;
+    ReplicaId first;
+  };
+  std::vector<std::vector<Like>> kinds;  // those that differ
+  std::vector<DropHolding> held;
+  for (std::size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
+    if (!candidates[i].settled) {
+      continue;
+    }
+    const ReplicaId first = candidates[i].replicas.front();
+    Form form = joined_form(engine_of(first).form().value_or(grouping_.loaded_form(first)), 1);
+    const auto is_like = [&](const Like& member) {
+      return member.form == form &&
+             (!candidates[i].by_layers || grouping_.made_alike(member.first, first));
+    };
+    const auto same = std::ranges::find_if(kinds, [&](const std::vector<Like>& kind) {
+      return std::ranges::all_of(kind, [&](const Like& member) {
+        return is_like(member) || (unequal && may_rebalance(member.form, form));
+      });
+    });
+    const auto kind = same - kinds.begin();
+    const bool by_layers = candidates[i].by_layers;
+    held.push_back({.candidate = i,
+                    .kind = static_cast<int>(kind),
+                    .stages = by_layers ? static_cast<int>(stages_of(form).size()) : 1,
+                    .layers = spec.layers,
+                    .layer_bytes = weight_bytes(spec, form) -
+                                   component_bytes(spec, Component::kEmbeddings, form.embeddings)});
+    if (kind == std::ssize(kinds)) {
+      kinds.emplace_back();
+    }
+    std::vector<Like>& members = kinds[static_cast<std::size_t>(kind)];
+    if (std::ranges::none_of(members, is_like)) {
+      members.push_back({std::move(form), first});
+    }
+  }
+  return held;
+}
+
+// Forms groups by layers that drop what queued requests lack. Returns false if none can form that
+// was planned, or of equal ones, if none is planned.
+bool GroupDropping::drop_copies(std::span<const DropCandidate> candidates, bool unequal,
+                                TimeNs now_ns) {
+  const GroupConfig& config = grouping_.config();
+  const auto drop = choose_drop(candidates, holdings(candidates, unequal),
+                                kv_block_bytes(config.spec, config.form.kv));
+  bool some = !drop && unequal;
+  for (const auto& group : drop ? drop->groups : std::vector<std::vector<ReplicaId>>()) {
+    const GroupWish one{.groups = {group}, .by = GroupBy::kLayers};
+    const bool begins =
+        grouping_.join_at_once(group) && grouping_.want(one, kLacksKv, false, now_ns).ok();
+    some = begins || some;
+  }
+  return some;
+}
+
+// Keeps groups that wait for room in their replicas. Returns false if there are none.
+bool GroupDropping::keep_dropped(TimeNs now_ns) {
+  bool some = false;
+  for (const ReplicaId waits : grouping_.waiting_to_part()) {
+    if (grouping_.waits_to_part(waits) && grouping_.group(waits).by == GroupBy::kLayers) {
+      const GroupWish wish{.groups = {grouping_.changing(waits)}, .by = GroupBy::kLayers};
+      some = grouping_.want(wish, kLacksKv, false, now_ns).ok() || some;
+    }
+  }
+  return some;
+}
+
+}  // namespace protean
