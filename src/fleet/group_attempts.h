@@ -30,9 +30,10 @@ class GroupAttempts {
   // the change that was asked for them, and each one after which a change is stuck that they wait
   // for.
   bool counts(const Grouping::Failure& failure);
-  // Returns true if a failure that counts concerns a request that is held so.
+  // Returns true if a failure that counts concerns a request that is held so. A stuck change keeps
+  // all from forming groups.
   bool concerns(const Grouping::Failure& failure, std::optional<ReplicaId> at) const {
-    return !awaits(failure) || at == awaited_.at;
+    return failure.stuck || at == awaited_.at;
   }
   // Forgets the group that was asked for if its replicas do not change any more.
   void forget_ended(const Grouping& grouping);

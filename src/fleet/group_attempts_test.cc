@@ -36,6 +36,7 @@ TEST(GroupAttempts, AFailureCountsForTheRequestsThatWaitForTheChange) {
   EXPECT_FALSE(attempts.counts(awaited)) << "it turned back";
   awaited.stuck = true;
   EXPECT_TRUE(attempts.counts(awaited));
+  EXPECT_TRUE(attempts.concerns(awaited, ReplicaId{4})) << "no other group can form";
 }
 
 }  // namespace
