@@ -151,6 +151,21 @@ TEST_F(Trading, AnOperatorIsToldWhichMemoryOthersHave) {
   EXPECT_EQ(device.form(), morph.start) << "KV takes what is free";
 }
 
+// Replicas agree on a group by the forms that they have, so that these must not change then.
+TEST_F(Trading, AFormThatIsHeldTakesPagesThatComeBackAfterTheHold) {
+  want(-36);
+  pass();
+  ASSERT_TRUE(wish({.mode = MorphMode::kOff}).ok());
+  engine.hold_form(true);
+  want(0);
+  pass(5);
+  EXPECT_EQ(quota(), 0);
+  EXPECT_EQ(device.form().kv.blocks, kBlocks - 36);
+  engine.hold_form(false);
+  pass(5);
+  EXPECT_EQ(device.form(), morph.start);
+}
+
 TEST_F(Trading, AnOperatorsFormIsReachedThoughPagesWereToBeGivenUp) {
   want(-36);
   ASSERT_TRUE(wish(layers(Precision::kW4, Precision::kBf16)).ok());

@@ -63,7 +63,7 @@ void FormSteering::on(const MorphReady& ready) {
     take_free_pages();
   } else {
     next_decision_ns_ = now_ns_ + kFailedPauseNs;
-    memory_.kv.failed = true;
+    memory_.kv.waits = true;
   }
 }
 
@@ -90,10 +90,14 @@ bool FormSteering::may_preempt(const Form& to) const {
 
 // Lets KV take the pages that other models returned or a morph which ended early left free, if no
 // policy decides about them, no operator has named KV blocks, and other models are not to get them.
-// What is still under way goes on.
+// What is still under way goes on. A form that is held takes them after the hold.
 void FormSteering::take_free_pages() {
   const std::int64_t quota = config_.bounds.budget.pages;
   if (policy_rules() || memory_.wanted.pages < quota || memory_.wanted.rest_pages > 0) {
+    return;
+  }
+  if (run_.holds()) {
+    memory_.kv.waits = true;
     return;
   }
   if (!pin_) {
@@ -101,7 +105,7 @@ void FormSteering::take_free_pages() {
     return;
   }
   const Form form = with_kv_in(run_.wanted(), std::min(quota, own_pages()));
-  if (memory_.kv.pin_grows && !run_.holds() && form.kv.blocks > run_.wanted().kv.blocks) {
+  if (memory_.kv.pin_grows && form.kv.blocks > run_.wanted().kv.blocks) {
     memory_.kv.grows = go_to(form, "an operator's wish, with memory that came back").ok();
   }
 }
@@ -172,7 +176,7 @@ void FormSteering::observe(const Observation& observation) {
   if (decides) {  // not at each event: it looks at every sequence
     next_decision_ns_ = now_ns_ + config_.decide_every_ns;
     decide(observation.expected_wait_ns);
-    const bool again = !run_.holds() && std::exchange(memory_.kv.failed, false);
+    const bool again = !run_.holds() && std::exchange(memory_.kv.waits, false);
     if (again) {
       take_free_pages();
     }
@@ -414,7 +418,7 @@ std::optional<TimeNs> FormSteering::next_deadline_ns(bool idle) const {
   std::optional<TimeNs> next_ns;
   const bool rests_in_less =
       config_.own_pages == 0 && !run_.busy() && memory_.wanted.pages != config_.bounds.budget.pages;
-  const bool kv_waits = (memory_.kv.failed || rests_in_less) && !run_.holds();
+  const bool kv_waits = (memory_.kv.waits || rests_in_less) && !run_.holds();
   if (kv_waits || (policy_rules() && !(idle && at_rest()))) {
     next_ns = std::max(next_decision_ns_, now_ns_ + 1);
   }

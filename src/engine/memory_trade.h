@@ -21,7 +21,7 @@ struct KvResizes {
   bool shrinks = false;    // the morph under way is for a smaller quota
   bool grows = false;      // the pin's latest morph was for memory that came back
   bool pin_grows = false;  // the pin names no KV blocks, so that KV may grow
-  bool failed = false;     // a step of KV failed, which may not have all free pages since
+  bool waits = false;      // for free pages: a step of KV failed, or pages came during a hold
 };
 
 // What other models were told of this one's memory.

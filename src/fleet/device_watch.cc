@@ -8,6 +8,10 @@ namespace {
 
 constexpr int kLooksPerTimeout = 4;
 
+bool share_one(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
+  return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
+}
+
 }  // namespace
 
 DeviceWatch::DeviceWatch(const Grouping& grouping, const std::vector<Station>& stations,
@@ -33,6 +37,49 @@ std::optional<std::uint64_t> DeviceWatch::pieces_prepared(std::size_t index) con
   return watched ? station.executor->own().pieces_prepared() : std::nullopt;
 }
 
+void DeviceWatch::ended(ReplicaId replica, TimeNs now_ns) {
+  at(replica).since_ns = now_ns;
+  if (!partings_.empty()) {
+    std::erase_if(partings_, [devices = grouping_.devices_of(replica)](const auto& parting) {
+      return share_one(parting, devices);
+    });
+  }
+}
+
+void DeviceWatch::failed(ReplicaId replica) {
+  const std::vector<ReplicaId> waiting = with_partings({replica});
+  for (std::size_t i = 0; i < watches_.size(); ++i) {
+    if (share_one(grouping_.devices_of(ReplicaId{static_cast<std::int32_t>(i)}), waiting)) {
+      watches_[i].since_ns = -1;
+    }
+  }
+}
+
+// Returns the replicas of which a device computes or copies now, rather than waiting for others.
+std::vector<ReplicaId> DeviceWatch::holding_up(const std::vector<ReplicaId>& suspects) const {
+  std::vector<ReplicaId> guilty;
+  std::copy_if(suspects.begin(), suspects.end(), std::back_inserter(guilty), [this](ReplicaId one) {
+    const Station& station = stations_[static_cast<std::size_t>(one.value)];
+    return station.failure.empty() && station.executor->own().holds_up();
+  });
+  return guilty;
+}
+
+// Adds the replicas that must still meet these ones, or others that must meet these, because their
+// group has parted.
+std::vector<ReplicaId> DeviceWatch::with_partings(std::vector<ReplicaId> replicas) const {
+  for (std::size_t before = 0; before != replicas.size();) {
+    before = replicas.size();
+    for (const std::vector<ReplicaId>& parting : partings_) {
+      if (share_one(parting, replicas)) {
+        std::copy_if(parting.begin(), parting.end(), std::back_inserter(replicas),
+                     [&](ReplicaId one) { return !share_one({one}, replicas); });
+      }
+    }
+  }
+  return replicas;
+}
+
 std::vector<ReplicaId> DeviceWatch::late_steps(std::size_t index, TimeNs idle_ns, TimeNs now_ns) {
   Watch& watch = watches_[index];
   if (!awaits_devices(index)) {
@@ -48,11 +95,10 @@ std::vector<ReplicaId> DeviceWatch::late_steps(std::size_t index, TimeNs idle_ns
   watch.since_ns = -1;
   std::vector<ReplicaId> suspects =
       grouping_.devices_of(ReplicaId{static_cast<std::int32_t>(index)});
-  std::vector<ReplicaId> guilty;
-  std::copy_if(suspects.begin(), suspects.end(), std::back_inserter(guilty), [this](ReplicaId one) {
-    const Station& station = stations_[static_cast<std::size_t>(one.value)];
-    return station.failure.empty() && station.executor->own().holds_up();
-  });
+  std::vector<ReplicaId> guilty = holding_up(suspects);
+  if (guilty.empty()) {
+    guilty = holding_up(with_partings(suspects));
+  }
   return guilty.empty() ? suspects : guilty;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/replica_id.h"
@@ -24,9 +25,12 @@ class DeviceWatch {
   void set_timeout(ReplicaId replica, TimeNs timeout_ns) { at(replica).timeout_ns = timeout_ns; }
   TimeNs timeout_ns(std::size_t index) const { return watches_[index].timeout_ns; }
   // The replica's executor has ended something.
-  void ended(ReplicaId replica, TimeNs now_ns) { at(replica).since_ns = now_ns; }
-  // The replica's engine waits for nothing more.
-  void given_up(ReplicaId replica) { at(replica).since_ns = -1; }
+  void ended(ReplicaId replica, TimeNs now_ns);
+  // A group of these replicas has parted. Their devices still meet before they do anything else.
+  void parted(std::vector<ReplicaId> replicas) { partings_.push_back(std::move(replicas)); }
+  // The replica's devices have failed. Engines that may have waited for them have the whole time
+  // again.
+  void failed(ReplicaId replica);
 
   // Looks at a replica. If `idle_ns`, the time since the latest event, is long, such as in a
   // stopped process, no device is blamed. Returns the replicas whose devices are late and hold up
@@ -49,12 +53,15 @@ class DeviceWatch {
 
   Watch& at(ReplicaId replica) { return watches_[static_cast<std::size_t>(replica.value)]; }
   bool awaits_devices(std::size_t index) const;
+  std::vector<ReplicaId> holding_up(const std::vector<ReplicaId>& suspects) const;
+  std::vector<ReplicaId> with_partings(std::vector<ReplicaId> replicas) const;
   std::optional<std::uint64_t> pieces_prepared(std::size_t index) const;
 
   const Grouping& grouping_;
   const std::vector<Station>& stations_;
   const LiveMigrations& migrations_;
-  std::vector<Watch> watches_;  // by replica
+  std::vector<Watch> watches_;                    // by replica
+  std::vector<std::vector<ReplicaId>> partings_;  // of which no device has ended anything since
 };
 
 }  // namespace protean

@@ -47,5 +47,37 @@ TEST(DeviceWatch, ADeviceThatEndsNothingIsLateUnlessTheWholeProcessWasStopped) {
   EXPECT_TRUE(watch.late_steps(1, 1, 4 * kTimeout).empty());
 }
 
+// Devices that part meet once more, so the partner's next step waits for the member that hangs. If
+// the partner has the only request, no engine waits for a step of that member.
+TEST(DeviceWatch, AMemberThatHangsWhileItsGroupPartsIsBlamedAndNotItsPartner) {
+  for (const int requests : {1, 2}) {
+    for (const int victim : {0, 1}) {
+      GroupScene scene({.replicas = 2, .device_timeout_ns = 10 * kNsPerS});
+      ASSERT_TRUE(scene.want({{0, 1}}).ok());
+      scene.settle();
+      if (victim == 0) {  // the router takes turns, and the next request is for the partner
+        scene.arrive(0, 8, 2);
+        scene.settle();
+      }
+      ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+      for (int round = 0; round < 1'000 && scene.changing(); ++round) {
+        ASSERT_TRUE(scene.ready() || scene.work(0) || scene.tick());
+      }
+      ASSERT_TRUE(scene.devices.grouped()) << "the devices are told to part and have not yet";
+      scene.devices.hang(ReplicaId{victim});
+      for (int topic = 0; topic < requests; ++topic) {
+        scene.arrive(topic, 20, 10);
+      }
+      for (int round = 0; round < 1'000 && !scene.fleet->idle(); ++round) {
+        const bool more = scene.ready() || scene.work(0) || scene.work(1);
+        ASSERT_TRUE(more || scene.tick());
+      }
+      scene.expect_all_answered();
+      ASSERT_EQ(scene.sink.groups->failed.size(), 1U) << "its partner too";
+      EXPECT_EQ(scene.sink.groups->failed.front().replica, ReplicaId{victim});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace protean

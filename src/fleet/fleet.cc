@@ -100,10 +100,11 @@ void Fleet::handle(Event event) {
 // Lets groups form and part, and tells operators what has changed.
 void Fleet::regroup(TimeNs now_ns) {
   grouping_.advance(now_ns);
-  count_failures(now_ns);
-  if (!grouping_.busy()) {
-    formed_.forget_parted(grouping_);
+  for (std::vector<ReplicaId>& replicas : grouping_.take_parted()) {
+    watch_.parted(std::move(replicas));
   }
+  count_failures(now_ns);
+  formed_.forget_parted(grouping_);
   if (scaling_.forms_groups() || !held_.empty()) {
     serve_held(now_ns);
   }

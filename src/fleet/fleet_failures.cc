@@ -71,9 +71,9 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   }
   station.failure = why;
   station.executor->own().give_up();
+  watch_.failed(replica);
   for (const ReplicaId engine : engines) {
     stations_[index_of(engine)].steps_given_up = at(engine).last_step();
-    watch_.given_up(engine);
     for (MovedRequest& moved : at(engine).abandon(now_ns)) {
       owner_.erase(moved.sequence->asks.id);
       const TimeNs arrived_ns = moved.live.times.arrived_ns;
@@ -83,6 +83,7 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   for (HeldRequest& held : held_) {
     held.at.reset();  // any group may hold it, because runs of neighbours have gaps now
   }
+  attempts_.held_anywhere();
   grouping_.fail(replica, why, now_ns);
 }
 

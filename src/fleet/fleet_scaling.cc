@@ -36,16 +36,15 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
     for (std::size_t i = 0; i < stations_.size(); ++i) {
       some_serve = some_serve || in_service(i);
     }
-    finished.failure =
-        fmt::format("{}{}: send it again later",
-                    held.moved ? "the request's replica has failed, and no other can go on with it"
-                    : some_serve ? "the request needs a group of replicas, and none could be formed"
-                                 : "the replicas that were to serve the request have failed",
-                    !held.refusal.empty() ? fmt::format(" ({})", held.refusal)
-                    : held.failed_attempts == 0
-                        ? ""
-                        : fmt::format(" in {} attempts (the latest: {})", held.failed_attempts,
-                                      grouping_.failures().latest));
+    finished.failure = fmt::format(
+        "{}{}: send it again later",
+        held.moved   ? "the request's replica has failed, and no other can go on with it"
+        : some_serve ? "the request needs a group of replicas, and none could be formed"
+                     : "the replicas that were to serve the request have failed",
+        !held.refusal.empty()       ? fmt::format(" ({})", held.refusal)
+        : held.failed_attempts == 0 ? ""
+                                    : fmt::format(" in {} attempts (the latest: {})",
+                                                  held.failed_attempts, held.latest_failure));
   }
   OutputBatch batch = batch_of(ReplicaId{0}, now_ns);
   batch.outputs.emplace_back(std::move(finished));
@@ -67,17 +66,28 @@ Fleet::HandOver Fleet::hand_over(HeldRequest& held, TimeNs now_ns) {
   return HandOver::kDone;
 }
 
-// Counts the attempts to form a group for held requests that failed.
-void Fleet::count_failures(TimeNs now_ns) {
-  if (!attempts_.failed(grouping_.failures().count, now_ns)) {
-    return;
-  }
+// Counts an attempt to form a group for held requests that failed.
+void Fleet::count_attempt(const Grouping::Failure& failure) {
   bool tried = false;
   for (HeldRequest& held : held_) {
     const bool queues = scaling_.queues_behind(held);
-    held.failed_attempts += tried && queues ? 0 : 1;  // it waits behind the one that was tried
+    const bool behind = tried && queues;  // it waits behind the one that was tried
+    if (!behind && attempts_.concerns(failure, held.at)) {
+      ++held.failed_attempts;
+      held.latest_failure = failure.why;
+    }
     tried = tried || queues;
   }
+}
+
+void Fleet::count_failures(TimeNs now_ns) {
+  for (const Grouping::Failure& failure : grouping_.take_failures()) {
+    attempts_.failed(now_ns);
+    if (attempts_.counts(failure)) {
+      count_attempt(failure);
+    }
+  }
+  attempts_.forget_ended(grouping_);
 }
 
 // Hands held requests over, and forms a group for the first one that needs one.
@@ -119,8 +129,13 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const HeldRequest& held = held_[index];
   const std::string reason = fmt::format("request {} needs {} KV blocks", held.asks().id.value,
                                          scaling_.blocks_needed(held));
+  const auto ask_for = [&](const std::vector<ReplicaId>& homes) {
+    const GroupWish wish = scaling_.one_of(homes);
+    attempts_.asked(wish.groups.front(), held.at);
+    return ask(wish, reason, true, now_ns);
+  };
   if (const auto parting = scaling_.parting_for(held)) {
-    return ask(scaling_.one_of(*parting), reason, true, now_ns).ok() && !grouping_.busy();
+    return ask_for(*parting).ok() && !grouping_.busy();
   }
   if (grouping_.busy()) {
     return false;
@@ -129,7 +144,7 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const auto homes = scaling_.homes_for(held);
   Status begun;
   if (homes) {
-    begun = ask(scaling_.one_of(*homes), reason, true, now_ns);
+    begun = ask_for(*homes);
     if (begun.ok()) {
       return !grouping_.busy();
     }

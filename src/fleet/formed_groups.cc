@@ -20,10 +20,8 @@ void FormedGroups::forget(const GroupWish& wish) {
 }
 
 void FormedGroups::forget_parted(const Grouping& grouping) {
-  std::erase_if(formed_, [&](const auto& one) {
-    const auto& [first, replicas] = one.first;
-    return !grouping.is_group(first) || grouping.replicas_of(first).size() < replicas;
-  });
+  std::erase_if(
+      formed_, [&](const auto& one) { return !grouping.stays(one.first.first, one.first.second); });
 }
 
 const FormedGroups::Formed* FormedGroups::find(ReplicaId first, std::size_t replicas) const {

@@ -25,7 +25,7 @@ class FormedGroups {
   void add(const std::vector<ReplicaId>& replicas, const Formed& formed);
   // Forgets the groups that an operator names: they are the operator's.
   void forget(const GroupWish& wish);
-  // Forgets the groups that have parted. Must not be called while groups change.
+  // Forgets the groups that have parted.
   void forget_parted(const Grouping& grouping);
 
   // Returns the group of so many replicas under this id; null if no policy formed it.

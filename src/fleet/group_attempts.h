@@ -1,14 +1,16 @@
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
+#include <optional>
+#include <vector>
 
+#include "base/replica_id.h"
 #include "base/units.h"
+#include "fleet/grouping.h"
 
 namespace protean {
 
 // When policies may ask for groups: after a failure not for a while, which is longer after each in
-// a row.
+// a row. Says which failures are attempts to form the group that held requests wait for.
 class GroupAttempts {
  public:
   bool may_ask(TimeNs now_ns) const { return now_ns >= not_before_ns_; }
@@ -16,26 +18,41 @@ class GroupAttempts {
   TimeNs not_before_ns() const { return not_before_ns_; }
   // A wish was refused.
   void refused(TimeNs now_ns) { not_before_ns_ = now_ns + kNsPerS; }
-  // Takes the number of changes that have failed so far. Returns true if one of them is a further
-  // attempt: what fails while no policy may ask was asked for before.
-  bool failed(std::uint64_t failures, TimeNs now_ns) {
-    const bool more = failures != failures_seen_;
-    failures_seen_ = failures;
-    if (!more || !may_ask(now_ns)) {
-      return false;
-    }
-    const bool in_a_row = now_ns - not_before_ns_ <= (kNsPerS << kMostDoublings);
-    failed_in_a_row_ = in_a_row ? failed_in_a_row_ : 0;
-    not_before_ns_ = now_ns + (kNsPerS << std::min(failed_in_a_row_++, kMostDoublings));
-    return true;
+  // A change has failed. While no policy may ask, it was asked for before, and the pause stays.
+  void failed(TimeNs now_ns);
+
+  // A group of these replicas is asked for requests that are held `at` a replica, or anywhere.
+  void asked(const std::vector<ReplicaId>& replicas, std::optional<ReplicaId> at) {
+    awaited_ = {.replicas = replicas, .at = at};
   }
+  void held_anywhere() { awaited_.at.reset(); }
+  // Returns true if held requests have waited for a change that has failed: the first failure of
+  // the change that was asked for them, and each one after which a change is stuck that they wait
+  // for.
+  bool counts(const Grouping::Failure& failure);
+  // Returns true if a failure that counts concerns a request that is held so. A stuck change keeps
+  // all from forming groups.
+  bool concerns(const Grouping::Failure& failure, std::optional<ReplicaId> at) const {
+    return failure.stuck || at == awaited_.at;
+  }
+  // Forgets the group that was asked for if its replicas do not change any more.
+  void forget_ended(const Grouping& grouping);
 
  private:
   static constexpr int kMostDoublings = 5;
 
+  // The group that was asked for held requests, while it forms.
+  struct Awaited {
+    std::vector<ReplicaId> replicas = {};
+    std::optional<ReplicaId> at = {};
+    bool failed = false;
+  };
+
+  bool awaits(const Grouping::Failure& failure) const;
+
   TimeNs not_before_ns_ = 0;
   int failed_in_a_row_ = 0;
-  std::uint64_t failures_seen_ = 0;  // of Grouping::failures()
+  Awaited awaited_;
 };
 
 }  // namespace protean

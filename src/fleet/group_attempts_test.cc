@@ -7,20 +7,36 @@ namespace {
 
 TEST(GroupAttempts, PausesAreLongerAfterEachFailureInARow) {
   GroupAttempts attempts;
-  EXPECT_FALSE(attempts.failed(0, 0));
   TimeNs now_ns = 0;
-  std::uint64_t failures = 0;
   for (const TimeNs pause_s : {1, 2, 4, 8, 16, 32, 32}) {
-    EXPECT_TRUE(attempts.failed(++failures, now_ns));
-    EXPECT_FALSE(attempts.failed(failures, now_ns)) << "it is known";
-    EXPECT_FALSE(attempts.may_ask(now_ns + pause_s * kNsPerS - 1));
-    EXPECT_FALSE(attempts.failed(++failures, now_ns + 1)) << "it was asked for before";
-    now_ns += pause_s * kNsPerS;
     EXPECT_TRUE(attempts.may_ask(now_ns));
+    attempts.failed(now_ns);
+    attempts.failed(now_ns + 1);  // it was asked for before
+    now_ns += pause_s * kNsPerS;
+    EXPECT_EQ(attempts.not_before_ns(), now_ns);
   }
   now_ns += 33 * kNsPerS;
-  EXPECT_TRUE(attempts.failed(++failures, now_ns));
+  attempts.failed(now_ns);
   EXPECT_EQ(attempts.not_before_ns(), now_ns + kNsPerS) << "the others are long ago";
+}
+
+TEST(GroupAttempts, AFailureCountsForTheRequestsThatWaitForTheChange) {
+  const Grouping::Failure of_others{.replicas = {ReplicaId{2}, ReplicaId{3}}, .why = "no page"};
+  Grouping::Failure stuck = of_others;
+  stuck.stuck = true;
+  Grouping::Failure awaited{.replicas = {ReplicaId{0}, ReplicaId{1}}, .why = "no page"};
+  GroupAttempts attempts;
+  EXPECT_FALSE(attempts.counts(of_others)) << "it has ended, and others can form";
+  EXPECT_TRUE(attempts.counts(stuck)) << "no other group can form";
+  attempts.asked(awaited.replicas, ReplicaId{1});
+  EXPECT_FALSE(attempts.counts(stuck));
+  EXPECT_TRUE(attempts.counts(awaited));
+  EXPECT_TRUE(attempts.concerns(awaited, ReplicaId{1}));
+  EXPECT_FALSE(attempts.concerns(awaited, ReplicaId{4}));
+  EXPECT_FALSE(attempts.counts(awaited)) << "it turned back";
+  awaited.stuck = true;
+  EXPECT_TRUE(attempts.counts(awaited));
+  EXPECT_TRUE(attempts.concerns(awaited, ReplicaId{4})) << "no other group can form";
 }
 
 }  // namespace

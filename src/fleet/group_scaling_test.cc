@@ -111,5 +111,17 @@ TEST(FormedGroups, AGroupThatAnOperatorNamesIsTheOperators) {
   EXPECT_TRUE(formed.find(ReplicaId{1}, 2)->for_long);
 }
 
+TEST(FormedGroups, AGroupThatHasPartedIsForgottenWhileOthersForm) {
+  ScalingScene scene(ScalePolicy::kPaper);
+  const GroupWish wish{.groups = {{ReplicaId{0}, ReplicaId{1}}}};
+  ASSERT_TRUE(scene.grouping.want(wish, "a test", true, 1).ok());
+  scene.formed.add({ReplicaId{0}, ReplicaId{1}}, {});
+  scene.formed.add({ReplicaId{2}, ReplicaId{3}}, {});
+  ASSERT_TRUE(scene.grouping.busy());
+  scene.formed.forget_parted(scene.grouping);
+  EXPECT_NE(scene.formed.find(ReplicaId{0}, 2), nullptr) << "it forms";
+  EXPECT_EQ(scene.formed.find(ReplicaId{2}, 2), nullptr);
+}
+
 }  // namespace
 }  // namespace protean

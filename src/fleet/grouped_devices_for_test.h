@@ -97,7 +97,8 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     const auto found = prepared_.find(preparing.at(n).second);
     return found != prepared_.end() && any_of(found->second.devices, stalled_);
   }
-  bool stuck(ReplicaId first) { return any_of(computing_with(first), hung_); }
+  // Devices that part meet once more.
+  bool stuck(ReplicaId first) { return any_of(computing_with(first, true), hung_); }
 
   // Does the next work of a replica or group, and returns the events that tell of it.
   std::vector<std::pair<ReplicaId, decltype(Event::what)>> work(ReplicaId replica) {
@@ -146,14 +147,7 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     if (joined_.contains(first)) {
       std::ranges::transform(joined_.at(first), std::back_inserter(groups), &Group::homes);
     }
-    for (const Work& work : queue(first)) {
-      const auto* change = std::get_if<Change>(&work);
-      if (change != nullptr && change->turn == Turn::kJoin) {
-        groups.push_back(change->replicas);
-      } else if (change != nullptr && change->turn == Turn::kPart) {
-        groups.pop_back();
-      }
-    }
+    follow(queue(first), groups);
     return groups;
   }
   std::vector<ReplicaId> homes_of(ReplicaId first) {
@@ -161,8 +155,8 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     return groups.empty() ? std::vector{first} : groups.back();
   }
   // Returns the replicas whose devices compute together with this one's once the queued changes are
-  // done.
-  std::set<ReplicaId> computing_with(ReplicaId replica) {
+  // done, with `parting` also if these take them apart.
+  std::set<ReplicaId> computing_with(ReplicaId replica, bool parting = false) {
     std::set<ReplicaId> devices = {replica};
     const auto add = [&](const std::vector<ReplicaId>& homes) {
       if (std::any_of(homes.begin(), homes.end(),
@@ -174,6 +168,11 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
       before = devices.size();
       for (std::size_t i = 0; i < queues_.size(); ++i) {
         std::ranges::for_each(led_by(ReplicaId{static_cast<std::int32_t>(i)}), add);
+      }
+      if (parting) {
+        for (const auto& [leader, groups] : joined_) {
+          std::ranges::for_each(groups, add, &Group::homes);
+        }
       }
     }
     return devices;

@@ -63,6 +63,17 @@ struct GroupedWork {
     }
     return std::nullopt;
   }
+  // Adds and removes the groups that queued changes join and part, the innermost group first.
+  static void follow(const std::deque<Work>& queue, std::vector<std::vector<ReplicaId>>& groups) {
+    for (const Work& work : queue) {
+      const auto* change = std::get_if<Change>(&work);
+      if (change != nullptr && change->turn == Turn::kJoin) {
+        groups.push_back(change->replicas);
+      } else if (change != nullptr && change->turn == Turn::kPart) {
+        groups.pop_back();
+      }
+    }
+  }
   // Returns true unless the work comes after a change.
   static bool precedes(const Work& work, const Change& change) {
     const auto* other = std::get_if<Change>(&work);

@@ -377,8 +377,7 @@ void Grouping::advance(TimeNs now_ns) {
       auto moved = running->take_moved();
       moved_.insert(moved_.end(), moved.begin(), moved.end());
       if (auto failure = running->take_failure()) {
-        ++failures_.count;
-        failures_.latest = *std::move(failure);
+        failures_.push_back({replicas_of(*running), *std::move(failure), running->stuck()});
       }
     }
     for (auto running = running_.begin(); running != running_.end();) {
@@ -447,6 +446,8 @@ void Grouping::finish(std::unique_ptr<Regrouping> ended) {
   const Replicas replicas = replicas_of(*ended);
   if (record.together) {
     groups_[index(record.replicas.front())].push_back(ended->take_group());
+  } else if (record.begun_ns >= 0) {
+    parted_.push_back(replicas);
   }
   if (!record.failure.empty()) {
     ++status_.failures_total;

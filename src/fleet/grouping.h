@@ -105,12 +105,18 @@ class Grouping {
   bool waits_to_part(ReplicaId replica) const;
   // Returns the ids of all such groups.
   std::vector<ReplicaId> waiting_to_part() const;
-  // Steps that failed and changes that were given up or ordered back, so far.
-  struct Failures {
-    std::uint64_t count = 0;
-    std::string latest;
+  // Returns false if a group of so many replicas under this id has parted, and is not to form.
+  bool stays(ReplicaId first, std::size_t replicas) const;
+  // A step that failed, or a change that was given up or ordered back.
+  struct Failure {
+    std::vector<ReplicaId> replicas;  // of the change
+    std::string why;
+    bool stuck = false;  // the change goes neither way now, and is tried again later
   };
-  const Failures& failures() const { return failures_; }
+  // Returns the failures since the last call, and forgets them.
+  std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
+  // Returns the replicas of each group that has parted since the last call, and forgets them.
+  std::vector<std::vector<ReplicaId>> take_parted() { return std::exchange(parted_, {}); }
   std::vector<std::pair<RequestId, ReplicaId>> take_moved() { return std::exchange(moved_, {}); }
   // Returns all replicas that serve under this replica's id.
   std::vector<ReplicaId> replicas_of(ReplicaId replica) const;
@@ -178,7 +184,8 @@ class Grouping {
   std::vector<std::unique_ptr<Regrouping>> running_;  // in the order in which they began
   std::uint64_t generation_ = 0;
   std::vector<std::pair<RequestId, ReplicaId>> moved_;
-  Failures failures_;
+  std::vector<Failure> failures_;
+  std::vector<Replicas> parted_;
   GroupsStatus status_;  // history and counters
   std::string told_;     // what the latest status said of the changes under way
 };

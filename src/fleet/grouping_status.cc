@@ -44,6 +44,14 @@ bool Grouping::settled(ReplicaId first) const {
   });
 }
 
+bool Grouping::stays(ReplicaId first, std::size_t replicas) const {
+  const bool wanted = std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& one) {
+    return one.replicas.front() == first && one.replicas.size() == replicas;
+  });
+  const bool serves = is_group(first) && replicas_of(first).size() >= replicas;
+  return wanted || serves || changes(first);
+}
+
 std::int64_t Grouping::kv_blocks_ahead(ReplicaId changing) const {
   const Regrouping& running = *running_of(changing);
   const GroupShape& group = running.group();

@@ -234,7 +234,7 @@ std::optional<Error> Regrouping::agree() {
   group_.home = forms[0];
   for (std::size_t home = 1; home < count(); ++home) {
     const Form& other = forms[home];
-    if (other != group_.home && !shrunk) {
+    if (shrunk ? !equally_precise(other, group_.home) : other != group_.home) {
       return make_error(ErrorCode::kUnavailable,
                         "replicas {} and {} have different forms, '{}' and '{}': ask for equal "
                         "ones first",

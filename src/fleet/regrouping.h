@@ -169,6 +169,8 @@ class Regrouping {
   bool concerns(ReplicaId replica) const;
   const Group& group() const { return group_; }
   Group take_group() { return std::move(group_); }
+  // Returns true if the change has failed in both directions, and is tried again later.
+  bool stuck() const { return stage_ == Stage::kMoving && wait_.attempts > 0; }
   // Returns why the change failed or was ordered back since the last call; nothing if it was not.
   std::optional<std::string> take_failure() { return std::exchange(news_.failure, std::nullopt); }
   // Returns the requests that other replicas have now, and forgets them.

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fleet/group_scene_for_test.h"
 #include "fleet/regrouping.h"
@@ -243,6 +246,65 @@ TEST(Regrouping, KvThatShrankOnOneReplicaOnlyGrowsBack) {
   EXPECT_NE(why.find("replica 1 stays at 200 blocks and cannot shrink"), std::string::npos) << why;
   EXPECT_EQ(kv_blocks(scene, 0), 200);
   EXPECT_EQ(kv_blocks(scene, 1), 200);
+}
+
+// Lets the forms of two engines come to rest.
+void let_forms_rest(GroupedDevices& devices, std::vector<Station>& stations) {
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::pair<ReplicaId, decltype(Event::what)>> events;
+    if (!devices.preparing.empty()) {
+      events.push_back(devices.ready(0, std::nullopt));
+    }
+    for (const ReplicaId replica : {ReplicaId{0}, ReplicaId{1}}) {
+      for (auto& event : devices.work(replica)) {
+        events.push_back(std::move(event));
+      }
+    }
+    for (auto& [replica, what] : events) {
+      stations[static_cast<std::size_t>(replica.value)].engine->handle(
+          {2, std::move(what), replica});
+    }
+  }
+}
+
+// One replica's precision is lowered while KV shrinks.
+TEST(Regrouping, PrecisionsAreComparedAgainOnceKvHasShrunk) {
+  const Form form = group_form(60);
+  const PageBudget budget = GroupScene::budget_of(form);
+  GroupedDevices devices(2, 60, form, budget);
+  GroupSink sink;
+  std::vector<Station> stations(2);
+  for (const int replica : {0, 1}) {
+    const auto index = static_cast<std::size_t>(replica);
+    EngineConfig engine = group_engine(form, budget, true);
+    engine.replica = ReplicaId{replica};
+    engine.morph->bounds.ladder.push_back(Precision::kBf16);
+    engine.morph->ids_after = static_cast<std::uint64_t>(replica) << 16;
+    stations[index].executor = std::make_unique<HomeExecutor>(devices.executor(index));
+    stations[index].engine = std::make_unique<Engine>(engine, *stations[index].executor, sink);
+  }
+  const GroupConfig config{
+      .devices = &devices, .spec = group_spec(), .budget = budget, .form = form};
+  Group group;
+  group.homes = {ReplicaId{0}, ReplicaId{1}};
+  group.by = GroupBy::kLayers;
+  Regrouping change(config, stations, sink, std::move(group), {form, form});
+  std::uint64_t generation = 0;
+  change.begin("a test", generation, 1);
+  change.insist(true);
+  change.advance(1);
+  const std::int64_t blocks = stations[0].engine->kv_blocks_ahead();
+  ASSERT_LT(blocks, 60);
+  FormWish lower{.layers = form.layer_precision, .kv_blocks = blocks};
+  lower.layers.front().mlp = Precision::kBf16;
+  ASSERT_TRUE(stations[1].engine->lead_form(lower, 1).ok());
+  let_forms_rest(devices, stations);
+  ASSERT_TRUE(stations[0].engine->form_at_rest() && stations[1].engine->form_at_rest());
+  change.advance(3);
+  EXPECT_TRUE(change.ended());
+  EXPECT_NE(change.record().failure.find("replicas 0 and 1 have different forms"),
+            std::string::npos)
+      << change.record().failure;
 }
 
 TEST(Regrouping, AFormThatNeverChangesKeepsItsKv) {

@@ -82,8 +82,9 @@ struct HeldRequest {
   TimeNs arrived_ns = 0;
   std::optional<MovedRequest> moved = {};  // instead of `request`, if it was in a replica before
   std::optional<ReplicaId> at = {};        // the replica whose group must hold it; nothing: any
-  int failed_attempts = 0;                 // attempts to form a group that failed while it waited
-  std::string refusal = {};                // why there can be no group that would hold it
+  int failed_attempts = 0;                 // attempts that failed to form the group it waits for
+  std::string latest_failure = {};
+  std::string refusal = {};  // why there can be no group that would hold it
 
   const Request& asks() const { return moved ? moved->sequence->asks : request; }
   std::int64_t prompt_tokens() const {

@@ -308,6 +308,31 @@ TEST(Scaling, ChangesThatFailTogetherAreOneAttempt) {
   scene.expect_answer(RequestId{1});
 }
 
+// The request waits for replicas 0 and 1, which take their time.
+TEST(Scaling, ChangesOfOtherReplicasThatFailAreNoAttempts) {
+  GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 120, 10);
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    scene.now_ns += 100 * kNsPerS;  // so that each failure is one of its own
+    ASSERT_TRUE(scene.want({{2, 3}}).ok());
+    ASSERT_EQ(scene.sink.groups->running.size(), 2U);
+    for (int round = 0; round < 100 && scene.sink.groups->running.size() > 1; ++round) {
+      const auto& preparing = scene.devices.preparing;
+      const auto other =
+          std::ranges::find(preparing, ReplicaId{2}, [](const auto& one) { return one.first; });
+      scene.ready(static_cast<std::size_t>(other - preparing.begin()),
+                  Error{ErrorCode::kExhausted, "no page"});
+      scene.work(2);
+      scene.work(3);
+    }
+    ASSERT_EQ(scene.sink.groups->running.size(), 1U);
+    ASSERT_FALSE(scene.sink.seen.at(RequestId{1}).finished);
+  }
+  EXPECT_EQ(scene.sink.groups->failures_total, 6);
+  scene.settle();
+  scene.expect_all_answered();
+}
+
 TEST(Scaling, ARequestDoesNotWaitForAGroupThatCanGoNeitherWay) {
   GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
   scene.arrive(5, 120, 10);

@@ -1,6 +1,7 @@
 // How sequences leave one scheduler for another, with or without their KV.
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -68,6 +69,9 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
   if (blocks.empty()) {
     adopted.computed = 0;
     adopted.planned = 0;
+    if (adopted.usage.output_tokens > 0) {  // its answer goes on before others begin
+      adopted.place.due_ns = std::numeric_limits<TimeNs>::min();
+    }
     enqueue(adopted);
   } else {
     check(std::ssize(blocks) == blocks_for(adopted.computed), "all KV of the sequence has arrived");

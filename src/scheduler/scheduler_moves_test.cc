@@ -137,6 +137,24 @@ TEST(SchedulerMoves, ABlockTableThatIsNotReceivedIsComputedAgain) {
   EXPECT_EQ(to.observe().adopted_with_kv_total, 0);
 }
 
+TEST(SchedulerMoves, AnAnswerThatHasBegunGoesOnBeforeOthersBegin) {
+  Scheduler from(roomy(16));
+  SchedulerConfig one_place = roomy(16);
+  one_place.max_num_seqs = 1;
+  Scheduler to(one_place);
+  decode_first(from, 1, 9);
+  ASSERT_TRUE(from.add(request(2, counting(5, 500), 4)).ok());
+  ASSERT_TRUE(to.add(request(3, counting(5, 700), 4)).ok());
+  to.adopt(from.release(RequestId{2}), {}, 0);
+  to.adopt(from.release(RequestId{1}), {}, 0);
+  for (const std::uint64_t next : {1, 3, 2}) {
+    const StepPlan step = to.next_step().value();
+    EXPECT_EQ(who(step), std::vector{next});
+    complete(to, step);
+    to.remove(RequestId{next});
+  }
+}
+
 TEST(SchedulerMoves, NothingIsReceivedThatRunningSequencesWouldLack) {
   Scheduler scheduler(roomy(200));
   decode_first(scheduler, 1, 8);

@@ -11,7 +11,8 @@
 
 namespace protean {
 
-// A sequence's place in the order of all sequences; the smaller, the earlier. It never changes.
+// A sequence's place in the order of all sequences; the smaller, the earlier. It changes
+// only when the sequence goes to another scheduler without its KV.
 struct QueuePlace {
   int priority = 0;
   TimeNs due_ns = 0;  // the latest time at which it should begin
