@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -124,10 +126,17 @@ struct LayerRange {
   int end = 0;
 };
 
-void keep_layers(Holding& holding, const LayerRange& kept) {
+// Gives the device these layers and no others. Of those that it lacks it gets the shards that it
+// has of its own.
+void hold_layers(Holding& holding, const LayerRange& range) {
+  const Holding::Layer own = *std::find_if(holding.layers.begin(), holding.layers.end(),
+                                           [](const auto& held) { return !held.empty(); });
   for (int layer = 0; layer < static_cast<int>(holding.layers.size()); ++layer) {
-    if (layer < kept.first || layer >= kept.end) {
-      holding.layers[static_cast<std::size_t>(layer)] = {};
+    Holding::Layer& held = holding.layers[static_cast<std::size_t>(layer)];
+    if (layer < range.first || layer >= range.end) {
+      held = {};
+    } else if (held.empty()) {
+      held = own;
     }
   }
   drop_inner_embeddings(holding);
@@ -188,10 +197,41 @@ std::optional<std::vector<LayerRange>> order_within(std::span<const StageRange> 
   return kept;
 }
 
-// Returns the layers that each stage keeps so that all have equally many, or one more.
+// Returns the layers of each stage if the stages come in the order of the middles of what they
+// hold, so that they lack few of the layers between their bounds. The first one is the first stage
+// of a home, and the last one the last stage of a home, so both have the embeddings.
+std::vector<LayerRange> order_by_middle(std::span<const StageRange> stages,
+                                        std::span<const int> bounds) {
+  std::vector<std::size_t> order(stages.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t stage) {
+    return stages[stage].layers.first + stages[stage].layers.end;
+  });
+  std::vector<LayerRange> given(stages.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    given[order[i]] = {bounds[i], bounds[i + 1]};
+  }
+  return given;
+}
+
+// Returns how many layers the stages get that they do not hold.
+int layers_lacking(std::span<const StageRange> stages, std::span<const LayerRange> given) {
+  int lacking = 0;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const LayerRange& held = stages[stage].layers;
+    const int kept =
+        std::min(held.end, given[stage].end) - std::max(held.first, given[stage].first);
+    lacking += given[stage].end - given[stage].first - std::max(kept, 0);
+  }
+  return lacking;
+}
+
+// Returns the layers of each stage so that all have equally many, or one more: such as it holds, if
+// that can be, else so that stages lack few.
 std::optional<std::vector<LayerRange>> balanced_order(std::span<const StageRange> stages,
                                                       int layers) {
   const int count = static_cast<int>(stages.size());
+  std::optional<std::vector<LayerRange>> best;
   for (int shift = 0; shift < count && count <= layers; ++shift) {
     std::vector<int> bounds;
     for (int i = 0; i <= count; ++i) {
@@ -200,8 +240,12 @@ std::optional<std::vector<LayerRange>> balanced_order(std::span<const StageRange
     if (auto order = order_within(stages, bounds)) {
       return order;
     }
+    std::vector<LayerRange> given = order_by_middle(stages, bounds);
+    if (!best || layers_lacking(stages, given) < layers_lacking(stages, *best)) {
+      best = std::move(given);
+    }
   }
-  return std::nullopt;
+  return best;
 }
 
 std::vector<HoldShards> steps_between(const Form& from, const Form& to) {
@@ -247,15 +291,30 @@ Status check_step(const ModelSpec& spec, const Form& form, const HoldShards& hol
   return {};
 }
 
+// Returns the first device that holds a part of a component after the step.
+int keeper_after(const HoldShards& hold) {
+  const auto keeper = std::find_if(hold.runs.begin(), hold.runs.end(),
+                                   [](const ShardRun& run) { return !run.empty(); });
+  return static_cast<int>(keeper - hold.runs.begin());
+}
+
 // Returns the steps from the form, which drop, in an order that takes the first step that fits the
-// pages each time. Only steps of attention change their places: a device may have to give back KV
-// of some layers before it takes that of another one. All layers of a device take it equally many
-// pages, so they keep their order, and the way from a form in between is the rest of this one.
+// pages each time: a device may have to give back KV of some layers before it takes that of another
+// one. The layers of a device keep their order, even if a later one fits because it is not fetched.
+// So the way from a form in between is the rest of this one, and the way back its reverse.
 std::vector<HoldShards> fitting_order(const ModelSpec& spec, Form form,
                                       std::vector<HoldShards> steps, const PageBudget& budget) {
   for (auto next = steps.begin(); next != steps.end(); ++next) {
+    std::set<int> waiting;  // devices that have no room for their next layer
     const auto fits = std::find_if(next, steps.end(), [&](const HoldShards& hold) {
-      return hold.component == next->component && check_step(spec, form, hold, budget).ok();
+      if (hold.component != next->component || waiting.contains(keeper_after(hold))) {
+        return false;
+      }
+      const bool has_room = check_step(spec, form, hold, budget).ok();
+      if (!has_room) {
+        waiting.insert(keeper_after(hold));
+      }
+      return has_room;
     });
     if (fits == steps.end()) {
       return steps;
@@ -322,13 +381,13 @@ Result<Form> rebalanced_form(std::span<const Form> homes) {
   const auto order = stages.empty() ? std::nullopt : balanced_order(stages, layers);
   if (!order) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "these replicas hold no stages that divide {} layers evenly: split groups "
-                      "into replicas first",
+                      "these replicas cannot become stages that divide {} layers evenly: split "
+                      "groups into replicas first",
                       layers);
   }
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     for (const int device : stages[stage].devices) {
-      keep_layers(form.group[static_cast<std::size_t>(device)], (*order)[stage]);
+      hold_layers(form.group[static_cast<std::size_t>(device)], (*order)[stage]);
     }
   }
   return form;

@@ -25,17 +25,19 @@ Form joined_form(const Form& home, int homes);
 Result<Form> divided_form(const Form& home, int homes, GroupBy by);
 
 // Returns the form of joined pipelines of unequal length that have dropped all but one copy; a
-// replica alone is a pipeline of one stage. Stages have equally many layers, or one more, and each
-// keeps layers that it has, so no weights move (KunServe section 4.1). Fails with kInvalidArgument
-// if there is no such division.
+// replica alone is a pipeline of one stage. Stages have equally many layers, or one more. Each
+// keeps layers that it has, so no weights move (KunServe section 4.1); if there is no such
+// division, the stages lack few layers, which their devices fetch. Fails with kInvalidArgument if
+// there are more stages than layers, or if the devices of the replicas do not divide layers alike.
 Result<Form> rebalanced_form(std::span<const Form> homes);
 
 // Returns the HoldShards steps between two forms of the same devices, of which every prefix is
 // legal and fits the pages of each device. A step that drops shards comes early if it moves no KV:
 // the embeddings and MLPs, then attention with its KV. Steps that fetch take the reverse order.
 // Layers are taken from the outer ends of the model inward, and those whose KV moves in turn from
-// each stage; or all in reverse. Unequal pipelines take the first of these that fits each time.
-// kExhausted: a device lacks pages on the way.
+// each stage; or all in reverse. A device that lacks a layer fetches it in the step in which the
+// others drop theirs. Of unequal pipelines, the first device that has room for its next layer takes
+// it each time. kExhausted: a device lacks pages on the way.
 Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& to,
                            const PageBudget& budget);
 

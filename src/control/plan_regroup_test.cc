@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <random>
 
 namespace protean {
 namespace {
@@ -193,26 +196,95 @@ TEST(Rebalance, FullPipelinesOfManyLayersNeedNoSmallerKv) {
   }
 }
 
-// A turn at any step has both ways from there.
+// A turn at any step has both ways from there, also where stages fetch layers.
 TEST(Rebalance, AChangeThatTurnsHasTheWayBack) {
-  const FullPipelines full(24, {2, 1});
-  const Form joined = joined_form(full.homes);
-  const Form wide = rebalanced_form_in(full.spec, full.homes, full.budget).value();
-  const Morph there = plan_regroup(full.spec, joined, wide, full.budget).value();
-  Form form = joined;
-  for (std::size_t i = 0; i < there.steps.size(); ++i) {
-    form = after(std::move(form), there.steps[i]);
-    const auto forth = plan_regroup(full.spec, form, wide, full.budget);
-    const auto turned = plan_regroup(full.spec, form, joined, full.budget);
-    ASSERT_TRUE(forth.ok() && turned.ok()) << i;
-    EXPECT_TRUE(std::equal(forth->steps.begin(), forth->steps.end(),
-                           there.steps.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                           there.steps.end()));
+  for (const std::vector<int>& stages : std::vector<std::vector<int>>{{2, 1}, {3, 1}}) {
+    const FullPipelines full(24, stages);
+    const Form joined = joined_form(full.homes);
+    const Form wide = rebalanced_form_in(full.spec, full.homes, full.budget).value();
+    const Morph there = plan_regroup(full.spec, joined, wide, full.budget).value();
+    const Morph back = plan_regroup(full.spec, wide, joined, full.budget).value();
+    Form form = joined;
+    for (std::size_t i = 0; i < there.steps.size(); ++i) {
+      form = after(std::move(form), there.steps[i]);
+      const auto forth = plan_regroup(full.spec, form, wide, full.budget);
+      const auto turned = plan_regroup(full.spec, form, joined, full.budget);
+      ASSERT_TRUE(forth.ok() && turned.ok()) << i;
+      EXPECT_TRUE(std::equal(forth->steps.begin(), forth->steps.end(),
+                             there.steps.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                             there.steps.end()));
+      EXPECT_TRUE(std::equal(turned->steps.begin(), turned->steps.end(),
+                             back.steps.end() - static_cast<std::ptrdiff_t>(i) - 1,
+                             back.steps.end()));
+    }
   }
 }
 
-TEST(Rebalance, FailsIfNoStageHoldsAnEvenPart) {
-  const FullPipelines full(24, {1, 3});  // the middle third holds none of four quarters
+// The middle third of a pipeline of three holds none of four quarters: it fetches what it lacks,
+// less than a pipeline that parts first. KV stays, although it takes all pages.
+TEST(Rebalance, AStageFetchesLayersThatItLacks) {
+  for (const std::vector<int>& stages :
+       std::vector<std::vector<int>>{{1, 3}, {3, 1}, {1, 5}, {2, 5}, {2, 6}}) {
+    SCOPED_TRACE(fmt::format("{} and {} stages", stages[0], stages[1]));
+    const int layers = stages[0] == 2 ? 28 : 48;
+    const FullPipelines full(layers, stages);
+    const Form joined = joined_form(full.homes);
+    const Form wide = rebalanced_form_in(full.spec, full.homes, full.budget).value();
+    EXPECT_EQ(wide.kv.blocks, full.homes[0].kv.blocks + full.homes[1].kv.blocks);
+    expect_legal(full, joined, wide);
+    expect_legal(full, wide, joined);
+    int fetched = 0;
+    std::vector<int> held;
+    for (std::size_t device = 0; device < wide.group.size(); ++device) {
+      held.push_back(layers_of(wide.group[device]));
+      for (int layer = 0; layer < layers; ++layer) {
+        const auto index = static_cast<std::size_t>(layer);
+        fetched +=
+            joined.group[device].layers[index].empty() && !wide.group[device].layers[index].empty()
+                ? 1
+                : 0;
+      }
+    }
+    EXPECT_LE(std::ranges::max(held), std::ranges::min(held) + 1);
+    EXPECT_GT(fetched, 0);
+    EXPECT_LT(fetched, layers / 6);
+  }
+}
+
+// Each layer has one copy, and the first and the last one lie on devices that had the embeddings.
+TEST(Rebalance, RandomPipelinesHaveOneCopyOfEachLayer) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int> stages(2 + random() % 3);
+    for (int& count : stages) {
+      count = 1 + static_cast<int>(random() % 8);
+    }
+    const int devices = std::accumulate(stages.begin(), stages.end(), 0);
+    const int layers = devices + static_cast<int>(random() % 60);
+    SCOPED_TRACE(fmt::format("{} stages, {} layers", fmt::join(stages, " and "), layers));
+    const Form replica = replica_of(small_model(layers), 40);
+    std::vector<Form> homes;
+    for (const int count : stages) {
+      homes.push_back(divided_form(replica, count, GroupBy::kLayers).value());
+    }
+    const Form wide = rebalanced_form(homes).value();
+    EXPECT_EQ(wide.kv.blocks, 40 * std::ssize(stages));
+    const std::vector<Stage> all = stages_of(wide);
+    ASSERT_EQ(std::ssize(all), devices);
+    for (const Stage& stage : all) {
+      ASSERT_EQ(stage.devices.size(), 1U);
+      EXPECT_LE(std::abs(stage.layer_count * devices - layers), devices) << "even stages";
+    }
+    for (const Stage& end : {all.front(), all.back()}) {
+      const auto device = static_cast<std::size_t>(end.devices.front());
+      EXPECT_FALSE(joined_form(homes).group[device].embeddings.empty());
+      EXPECT_FALSE(wide.group[device].embeddings.empty());
+    }
+  }
+}
+
+TEST(Rebalance, FailsIfThereAreMoreStagesThanLayers) {
+  const FullPipelines full(3, {1, 3});
   const Result<Form> wide = rebalanced_form(full.homes);
   ASSERT_FALSE(wide.ok());
   EXPECT_EQ(wide.error().code, ErrorCode::kInvalidArgument);

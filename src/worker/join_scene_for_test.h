@@ -440,8 +440,8 @@ inline std::vector<std::pair<int, Component>> components() {
   return all;
 }
 
-// Applies the steps after which device `keepers[layer]` alone holds each layer, and returns the way
-// back.
+// Applies the steps after which device `keepers[layer]` alone holds each layer, which it fetches if
+// it lacks it, and returns the way back.
 inline std::vector<HoldShards> keep_at(JoinScene& fleet, JoinScene::Group& group,
                                        const std::vector<int>& keepers) {
   std::vector<HoldShards> back;
@@ -454,7 +454,7 @@ inline std::vector<HoldShards> keep_at(JoinScene& fleet, JoinScene::Group& group
                              ? device == keepers.front() || device == keepers.back()
                              : device == keepers[static_cast<std::size_t>(layer)];
       before.runs.push_back(run);
-      hold.runs.push_back(keeps ? run : ShardRun());
+      hold.runs.push_back(keeps ? ShardRun{0, kJoinShards} : ShardRun());
     }
     fleet.apply(group, hold);
     back.insert(back.begin(), std::move(before));

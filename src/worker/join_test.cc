@@ -168,42 +168,51 @@ TEST(JoinOfPipelines, HasTheBitsOfReplicasThatStandAlone) {
 }
 
 // A pipeline of two stages and a replica, which has fewer blocks, become a pipeline of three. The
-// pipeline's KV has grown since it was formed, so its last blocks lie at their own places.
+// pipeline's KV has grown since it was formed, so its last blocks lie at their own places. If the
+// second stage of the pipeline keeps the middle layer, it fetches it.
+void join_unequal_homes(const JoinCase& which, bool replica_first, bool fetches) {
+  JoinScene fleet(which, 3, 6);
+  const std::vector<JoinScene::Group> narrow = fleet.groups;
+  fleet.step();
+  const std::size_t alone_at = replica_first ? 0 : 2;
+  JoinScene::Group pair =
+      fleet.join({narrow[replica_first ? 1 : 0], narrow[replica_first ? 2 : 1]});
+  fleet.groups = {pair, narrow[alone_at]};
+  const std::vector<HoldShards> back = keep_at(fleet, fleet.groups[0], {0, 0, 1});
+  fleet.unify(fleet.groups[0]);
+  fleet.apply(fleet.groups[0], ResizeKv{2 * kJoinBlocks + 9});
+  fleet.step();
+  pair = fleet.groups[0];
+  fleet.groups = {replica_first ? fleet.join({narrow[0], pair}) : fleet.join({pair, narrow[2]})};
+  JoinScene::Group& wide = fleet.groups[0];
+  std::vector<int> keepers = replica_first ? std::vector<int>{1, 0, 2} : std::vector<int>{0, 2, 1};
+  if (fetches) {
+    keepers = replica_first ? std::vector<int>{1, 2, 0} : std::vector<int>{0, 1, 2};
+  }
+  const std::vector<HoldShards> back_to_pair = keep_at(fleet, wide, keepers);
+  fleet.unify(wide);
+  fleet.apply(wide, ResizeKv{wide.form.kv.blocks + 5});
+  fleet.step();
+  fleet.apply(wide, ResizeKv{wide.form.kv.blocks - 5});
+  take_back(fleet, wide, 2, back_to_pair);
+  fleet.worker(0).part();
+  fleet.groups = {pair, narrow[alone_at]};
+  fleet.apply(fleet.groups[0], ResizeKv{2 * kJoinBlocks});
+  take_back(fleet, fleet.groups[0], 2, back);
+  fleet.worker(pair.leader).part();
+  fleet.groups = narrow;
+  for (int i = 0; i < 60; ++i) {
+    fleet.step();
+  }
+  EXPECT_EQ(fleet.seen(), alone(which, 3, 6));
+}
+
 TEST(JoinOfUnequalHomes, HasTheBitsOfReplicasThatStandAlone) {
   const JoinCase which{"bf16_int8kv", Precision::kBf16, KvPrecision::kInt8};
   for (const bool replica_first : {false, true}) {
-    JoinScene fleet(which, 3, 6);
-    const std::vector<JoinScene::Group> narrow = fleet.groups;
-    fleet.step();
-    const std::size_t alone_at = replica_first ? 0 : 2;
-    JoinScene::Group pair =
-        fleet.join({narrow[replica_first ? 1 : 0], narrow[replica_first ? 2 : 1]});
-    fleet.groups = {pair, narrow[alone_at]};
-    const std::vector<HoldShards> back = keep_at(fleet, fleet.groups[0], {0, 0, 1});
-    fleet.unify(fleet.groups[0]);
-    fleet.apply(fleet.groups[0], ResizeKv{2 * kJoinBlocks + 9});
-    fleet.step();
-    pair = fleet.groups[0];
-    fleet.groups = {replica_first ? fleet.join({narrow[0], pair}) : fleet.join({pair, narrow[2]})};
-    JoinScene::Group& wide = fleet.groups[0];
-    const std::vector<int> keepers =
-        replica_first ? std::vector<int>{1, 0, 2} : std::vector<int>{0, 2, 1};
-    const std::vector<HoldShards> back_to_pair = keep_at(fleet, wide, keepers);
-    fleet.unify(wide);
-    fleet.apply(wide, ResizeKv{wide.form.kv.blocks + 5});
-    fleet.step();
-    fleet.apply(wide, ResizeKv{wide.form.kv.blocks - 5});
-    take_back(fleet, wide, 2, back_to_pair);
-    fleet.worker(0).part();
-    fleet.groups = {pair, narrow[alone_at]};
-    fleet.apply(fleet.groups[0], ResizeKv{2 * kJoinBlocks});
-    take_back(fleet, fleet.groups[0], 2, back);
-    fleet.worker(pair.leader).part();
-    fleet.groups = narrow;
-    for (int i = 0; i < 60; ++i) {
-      fleet.step();
+    for (const bool fetches : {false, true}) {
+      join_unequal_homes(which, replica_first, fetches);
     }
-    EXPECT_EQ(fleet.seen(), alone(which, 3, 6));
   }
 }
 

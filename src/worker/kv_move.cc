@@ -37,17 +37,21 @@ bool all_one(const std::vector<Copy>& by_home) {
                      [&](const Copy& copy) { return copy == by_home.front(); });
 }
 
-// Returns the home whose copy this is, or whose copy the device is in; -1 if there is none.
-int home_with(const std::vector<Copy>& by_home, const Copy& copy) {
-  const auto found = std::find(by_home.begin(), by_home.end(), copy);
-  return found == by_home.end() ? -1 : static_cast<int>(found - by_home.begin());
-}
-
+// Returns the home whose copy the device is in; -1 if there is none.
 int home_of(const std::vector<Copy>& by_home, int device) {
   const auto found = std::find_if(by_home.begin(), by_home.end(), [&](const Copy& copy) {
     return std::find(copy.begin(), copy.end(), device) != copy.end();
   });
   return found == by_home.end() ? -1 : static_cast<int>(found - by_home.begin());
+}
+
+// Returns the home that the only copy's devices belong to, which has taken the blocks of all others
+// behind its own; -1 if devices of several homes divide the copy.
+int keeper_of(const Formation& formation, const Copy& copy) {
+  const int home = formation.home_with(copy.front());
+  const bool keeps = std::all_of(copy.begin(), copy.end(),
+                                 [&](int device) { return formation.home_with(device) == home; });
+  return keeps ? home : -1;
 }
 
 // Returns the device of a copy that holds this run.
@@ -86,9 +90,9 @@ std::shared_ptr<const std::vector<KvPlaces>> places_as_one(const Formation& form
   bool moved = false;
   for (int layer = 0; layer < static_cast<int>(formation.form.layer_precision.size()); ++layer) {
     const Copy copy = copies_by_home(formation, layer, Component::kAttention).front();
-    const int keeper = home_of(formation.homes, copy.front());
+    const int keeper = keeper_of(formation, copy);
     KvPlaces places;
-    if (keeper == home_of(formation.homes, copy.back())) {
+    if (keeper >= 0) {
       places = unified(composed(places_of(formation, layer), places_behind(keeper, homes), homes),
                        homes);
     }
@@ -131,7 +135,7 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
   }
   if (all_one(to)) {
     move.others = others;
-    const int keeper = home_with(from, to.front());
+    const int keeper = keeper_of(before, to.front());
     if (keeper < 0) {
       check(before.home_places == nullptr, "homes that have divided layers divide no shards");
       move.swaps = swaps_of(before, from, layer, device, true);
@@ -140,24 +144,29 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
     }
     move.places = composed(own_places, places_behind(keeper, blocks), blocks);
     for (int home = 0; home < homes && home_of(to, device) >= 0; ++home) {
-      if (home != keeper) {
-        move.fetches.push_back({.source = with_run(before, from[static_cast<std::size_t>(home)],
-                                                   run_of(before, device, layer), layer),
-                                .home = home,
-                                .from = own_places});
+      // Also the keeper's blocks, if another stage of it had the layer.
+      const Copy& source = from[static_cast<std::size_t>(home)];
+      if (source != to.front()) {
+        move.fetches.push_back(
+            {.source = with_run(before, source, run_of(after, device, layer), layer),
+             .home = home,
+             .from = own_places});
       }
     }
     return move;
   }
   check(all_one(from), "a layer passes between one copy and one for each home");
-  const int keeper = home_with(to, from.front());
+  const int keeper = keeper_of(before, from.front());
   if (keeper < 0) {
     move.swaps = swaps_of(after, to, layer, device, false);
     return move;
   }
-  move.places = for_homes(places_of_home(own_places, own_home), homes);
   const int own = home_of(to, device);
-  if (own != keeper) {
+  if (own < 0) {
+    return move;  // another stage of its home gets the layer back
+  }
+  move.places = for_homes(places_of_home(own_places, own_home), homes);
+  if (home_of(from, device) < 0) {
     move.fetches.push_back(
         {.source = with_run(before, from.front(), run_of(after, device, layer), layer),
          .home = own,

@@ -132,6 +132,44 @@ TEST(KvMove, PipelinesJoinWithBlocksWhereTheyLie) {
   }
 }
 
+// A pipeline of two stages and a replica become one, in which the second stage has the only layer,
+// which the first one held. It takes the blocks of its own home as well.
+TEST(KvMove, AStageTakesALayerThatAnotherStageOfItsHomeHeld) {
+  ModelSpec spec;
+  spec.layers = 1;
+  spec.attention = {.heads = 2, .kv_heads = 2, .head_dim = 16};
+  Formation apart{.form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {.blocks = 9}),
+                  .devices = {0, 1, 2},
+                  .homes = {{0, 1}, {2}},
+                  .home_blocks = {5, 4}};
+  apart.form.group.assign(3, whole_model(1, 1, DeviceId{0}));
+  apart.form.group[1].layers[0] = {};
+  Formation one = apart;
+  std::swap(one.form.group[0].layers[0], one.form.group[1].layers[0]);
+  one.form.group[2].layers[0] = {};
+  const KvMove taken = kv_move(apart, one, 0, 1);
+  ASSERT_EQ(taken.fetches.size(), 2U);
+  for (const std::size_t home : {0U, 1U}) {
+    EXPECT_EQ(taken.fetches[home].home, static_cast<int>(home));
+    EXPECT_EQ(taken.fetches[home].source, home == 0 ? 0 : 2);
+  }
+  EXPECT_EQ(taken.others, 4);
+  EXPECT_EQ(taken.places.place(0, 3), 3);
+  EXPECT_EQ(taken.places.place(1, 3), 5 + 3);
+  EXPECT_TRUE(kv_move(apart, one, 0, 0).fetches.empty());
+  const auto back = [&](int device) { return kv_move(one, apart, 0, device); };
+  EXPECT_TRUE(back(1).fetches.empty()) << "it gives the layer back";
+  for (const int device : {0, 2}) {
+    const KvMove move = back(device);
+    const int home = device == 0 ? 0 : 1;
+    ASSERT_EQ(move.fetches.size(), 1U);
+    EXPECT_EQ(move.fetches[0].source, 1);
+    EXPECT_EQ(move.fetches[0].home, home);
+    EXPECT_EQ(move.fetches[0].from.place(home, 3), home == 0 ? 3 : 5 + 3);
+    EXPECT_EQ(move.others, 0);
+  }
+}
+
 // The other device may have given back the pages of its array.
 TEST(KvMove, ADeviceThatHasFailedReadsFromNoOther) {
   KvMove move;
