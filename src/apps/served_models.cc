@@ -14,6 +14,7 @@
 #include "cost/memory.h"
 #include "host/machine.h"
 #include "replica/model_place.h"
+#include "replica/resting.h"
 #include "replica/sizing.h"
 #include "replica/step_costs.h"
 
@@ -455,7 +456,8 @@ Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& si
                                                  const std::function<bool()>& await_turn) {
   const TimeNs began_ns = steady_now_ns();
   auto replicas =
-      Replicas::start(model.replica, {*model.files->checkpoint, await_turn}, *model.inbox, sink);
+      Replicas::start(model.rest ? resting_in(model.replica, *model.rest) : model.replica,
+                      {*model.files->checkpoint, await_turn}, *model.inbox, sink);
   model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
   return replicas;
 }
