@@ -102,7 +102,7 @@ Result<Morph> FormSteering::grant_release() {
     const std::int64_t now = std::min(config_.bounds.budget.pages, own_pages());
     const std::int64_t later = config_.own_pages > 0 ? with_kv_in(rest, own_pages()).kv.blocks : 0;
     rest.kv.blocks = later > 0 ? with_kv_in(rest, now).kv.blocks : rest.kv.blocks;
-    const bool as_opened = config_.rest == config_.highest;
+    const bool as_opened = config_.rest == config_.opened;
     Result<Morph> morph =
         go_to(rest,
               fmt::format("released by an operator: the form {}",
@@ -184,24 +184,24 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason,
 
 Status FormSteering::check_precisions(const FormWish& wish) const {
   const std::vector<Precision>& ladder = config_.bounds.ladder;
-  const Form& highest = config_.highest;
-  const std::size_t layers = highest.layer_precision.size();
+  const Form& opened = config_.opened;
+  const std::size_t layers = opened.layer_precision.size();
   if (!wish.layers.empty() && wish.layers.size() != layers) {
     return refused("it names {} layers, the model has {}", wish.layers.size(), layers);
   }
   for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
     for (const Component half : kLayerHalves) {
       const Precision precision = wish.layers[layer].of(half);
-      const Precision most = highest.layer_precision[layer].of(half);
+      const Precision before = opened.layer_precision[layer].of(half);
       const std::vector<Precision> served =
-          layer_precisions({.layer_precision = {{most, most}}}, ladder);
+          layer_precisions({.layer_precision = {{before, before}}}, ladder);
       if (std::find(served.begin(), served.end(), precision) == served.end()) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
                        to_string(precision), names_of(served));
       }
     }
   }
-  const std::vector<Precision> embeddings = embeddings_precisions(highest.embeddings, ladder);
+  const std::vector<Precision> embeddings = embeddings_precisions(opened.embeddings, ladder);
   if (wish.embeddings &&
       std::find(embeddings.begin(), embeddings.end(), *wish.embeddings) == embeddings.end()) {
     return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),

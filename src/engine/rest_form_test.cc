@@ -44,7 +44,8 @@ struct RestForm : EngineMorph {
 // The configuration of an engine that is loaded at w4, in place of one that went there.
 MorphConfig loaded_at_w4() {
   MorphConfig config = morph_for_test(kBlocksAtRest);
-  config.highest = config.start;
+  config.opened = config.start;
+  config.opened.layer_precision[0].mlp = Precision::kW8;  // as in a file of several precisions
   config.start.layer_precision.assign(2, {Precision::kW4, Precision::kW4});
   config.bounds.full = config.start;
   PageBudget& budget = config.bounds.budget;
@@ -111,16 +112,18 @@ TEST_F(RestFormOfAPolicy, IsWhatThePolicyReturnsTo) {
   expect_at_rest(Precision::kBf16);
 }
 
-TEST_F(RestFormOnWaking, IsTheFirstOneAndWeightsRiseAboveIt) {
+TEST_F(RestFormOnWaking, IsTheFirstOneAndWeightsGoBackToWhatTheyWereOpenedAt) {
   const auto again = wish(resting_at(Precision::kW4));
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->steps.empty());
   pass();
   expect_at_rest(Precision::kW4);
-  EXPECT_EQ(sink.form->precisions, morph.bounds.ladder);
-  ASSERT_TRUE(wish(resting_at(Precision::kBf16)).ok());
+  FormWish as_opened = resting_at(Precision::kBf16);
+  as_opened.layers = morph.opened.layer_precision;
+  ASSERT_TRUE(wish(as_opened).ok());
   pass();
-  expect_at_rest(Precision::kBf16);
+  EXPECT_EQ(device.form().layer_precision, morph.opened.layer_precision);
+  EXPECT_EQ(sink.form->pages.all, *as_opened.rest_pages);
 }
 
 }  // namespace

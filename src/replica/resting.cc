@@ -12,7 +12,7 @@ ReplicaOptions resting_in(ReplicaOptions options, const FormWish& rest) {
   MorphConfig& morph = *options.morph;
   Sizing& sizing = options.sizing;
   FormBounds& bounds = morph.bounds;
-  morph.highest = sizing.form;
+  morph.opened = sizing.form;
   options.most_pages = std::max(options.most_pages, sizing.budget.pages);
   if (options.memory == nullptr) {  // what a model lends stays its own
     sizing.budget.pages = rest.rest_pages.value_or(sizing.budget.pages);

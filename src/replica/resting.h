@@ -6,8 +6,8 @@
 namespace protean {
 
 // Returns the options of replicas that begin in the form of quiet times that an intent gave engines
-// with `options`, with the pages that it gave them. Their forms may change as before: no weights go
-// above those of `options`, and devices may have as many pages again. Requires that forms may
+// with `options`, with the pages that it gave them. Their forms may change as before: weights may
+// have the precisions of `options` again, and devices as many pages. Requires that forms may
 // change.
 ReplicaOptions resting_in(ReplicaOptions options, const FormWish& rest);
 
