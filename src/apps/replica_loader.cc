@@ -161,8 +161,11 @@ void ReplicaLoader::unload_now(std::size_t model) {
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   const TimeNs began_ns = steady_now_ns();
-  learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
-  auto replicas = start_replicas(*resident.model, *resident.sink);
+  const Status renewed = renew_files(*resident.model);
+  if (renewed.ok()) {
+    learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
+  }
+  auto replicas = renewed.ok() ? start_replicas(*resident.model, *resident.sink) : renewed.error();
   if (!replicas.ok()) {
     log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
     server_.woke(model, replicas.error());

@@ -438,6 +438,37 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
   return models;
 }
 
+Status renew_files(OpenModel& model) {
+  if (model.files->checkpoint->unchanged().ok()) {
+    return {};
+  }
+  const ModelOptions& options = model.setting.model;
+  auto renewed = open_model_files(options);
+  if (!renewed.ok()) {
+    return make_error(renewed.error().code,
+                      "its files were written after they were opened, and cannot be opened again: "
+                      "{}",
+                      renewed.error().message);
+  }
+  if (!same_but_for_weights(*model.files, *renewed)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} is another model now: remove {} and deploy it again", options.model,
+                      name_of(model));
+  }
+  ReplicaOptions& replica = model.replica;
+  if (replica.morph) {
+    auto variants = open_variants(options, model.setting.morph, *renewed, replica.sizing.form);
+    if (!variants.ok()) {
+      return variants.error();
+    }
+    replica.variants = *std::move(variants);
+  }
+  model.files->checkpoint = std::move(renewed->checkpoint);
+  log::info("{}: its files were written after they were opened, and are opened again",
+            name_of(model));
+  return {};
+}
+
 void learn_costs(OpenModel& model, const Harvest& harvest) {
   ReplicaOptions& replica = model.replica;
   const Checkpoint& checkpoint = *model.files->checkpoint;

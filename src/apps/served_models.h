@@ -77,6 +77,10 @@ std::int64_t memory_now(const OpenModel& model);
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);
 
+// Opens the files of a model that is not loaded anew if they were written since they were opened.
+// Fails if they cannot be opened, or are those of another model.
+Status renew_files(OpenModel& model);
+
 // Learns what a model's steps cost, if that is more than a nominal cost tells, from a fingerprint
 // on the first device. Devices that share a step take what it says of their parts.
 void learn_costs(OpenModel& model, const Harvest& harvest = {});
