@@ -163,6 +163,46 @@ Result<std::vector<Precision>> lower_precisions(const MorphOptions& options, Pre
   return lower;
 }
 
+// What layers may be lowered to, and how much of all that is kept on disk.
+struct LowerWeights {
+  std::vector<Precision> precisions;
+  std::map<Precision, VariantSource> sources;
+  std::int64_t most_bytes = 0;
+};
+
+Result<LowerWeights> lower_weights(const ModelOptions& model, const MorphOptions& options,
+                                   const StoredWeights& stored) {
+  const auto most_bytes = variant_cache_bytes(options.variant_cache_size);
+  if (!most_bytes.ok()) {
+    return most_bytes.error();
+  }
+  const auto precision = dtype_precision(model.dtype, stored);
+  auto lower = precision.ok() ? lower_precisions(options, *precision) : precision.error();
+  if (!lower.ok()) {
+    return lower.error();
+  }
+  auto sources = lower_sources(options.variants, *lower);
+  if (!sources.ok()) {
+    return sources.error();
+  }
+  return LowerWeights{*std::move(lower), *std::move(sources), *most_bytes};
+}
+
+// If only an operator changes the form, variants are not kept on disk: the operator can wait.
+// The checkpoint gives full precision quickly, so it is packed last.
+Result<std::unique_ptr<VariantStore>> open_store(const LowerWeights& lower,
+                                                 const MorphOptions& options,
+                                                 const VariantSource& model, const Form& form) {
+  std::vector<Precision> kept = lower.precisions;
+  std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
+               [&](Precision at) { return layers_at(form, at) > 0; });
+  return VariantStore::open(model, lower.sources,
+                            {.directory = options.variant_cache,
+                             .precisions = options.mode == "off" ? std::vector<Precision>() : kept,
+                             .most_bytes = lower.most_bytes,
+                             .shards = form.shards});
+}
+
 // Returns the policy and its bounds, with layers lowered front to back.
 Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& spec,
                                  const Sizing& sizing, const std::vector<Precision>& lower) {
@@ -297,47 +337,36 @@ Result<ReplicaOptions> choose_replica(const ModelOptions& model, bool may_morph,
                                       const MorphOptions& options, const ModelFiles& files,
                                       const Machine& machine) {
   const ModelSpec& spec = files.checkpoint->spec();
-  const auto cache_bytes = variant_cache_bytes(options.variant_cache_size);
-  if (!cache_bytes.ok()) {
-    return cache_bytes.error();
-  }
-  const auto precision = dtype_precision(model.dtype, spec.stored);
-  const auto lower = precision.ok() ? lower_precisions(options, *precision) : precision.error();
+  const auto lower = lower_weights(model, options, spec.stored);
   if (!lower.ok()) {
     return lower.error();
-  }
-  const auto sources = lower_sources(options.variants, *lower);
-  if (!sources.ok()) {
-    return sources.error();
   }
   auto replica = size_replica(model, may_morph, options, spec, machine);
   if (!replica.ok() || !may_morph) {
     return replica;
   }
-  // If only an operator changes the form, variants are not kept on disk: the operator can wait.
-  // The checkpoint gives full precision quickly, so it is packed last.
-  const Form& form = replica->sizing.form;
-  std::vector<Precision> kept = *lower;
-  std::copy_if(kPrecisions.begin(), kPrecisions.end(), std::back_inserter(kept),
-               [&](Precision at) { return layers_at(form, at) > 0; });
   auto variants =
-      VariantStore::open({files.checkpoint, model.model}, *sources,
-                         {.directory = options.variant_cache,
-                          .precisions = options.mode == "off" ? std::vector<Precision>() : kept,
-                          .most_bytes = *cache_bytes,
-                          .shards = form.shards});
+      open_store(*lower, options, {files.checkpoint, model.model}, replica->sizing.form);
   if (!variants.ok()) {
     return variants.error();
   }
   replica->variants = *std::move(variants);
   FormBounds& bounds = replica->morph->bounds;
-  const std::vector<SwapProfile> profiles = kept_profiles(*replica->variants, *lower);
+  const std::vector<SwapProfile> profiles = kept_profiles(*replica->variants, lower->precisions);
   bounds.order = profiled_order(profiles, spec.layers, options.halves);
-  replica->morph->policy.loss = profiled_loss(profiles, *lower, spec);
+  replica->morph->policy.loss = profiled_loss(profiles, lower->precisions, spec);
   if (const Status legal = validate(bounds); !legal.ok()) {
     return legal.error();
   }
   return replica;
+}
+
+Result<std::unique_ptr<VariantStore>> open_variants(const ModelOptions& model,
+                                                    const MorphOptions& options,
+                                                    const ModelFiles& files, const Form& form) {
+  const auto lower = lower_weights(model, options, files.checkpoint->spec().stored);
+  return lower.ok() ? open_store(*lower, options, {files.checkpoint, model.model}, form)
+                    : lower.error();
 }
 
 }  // namespace protean

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,5 +41,10 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
 Result<ReplicaOptions> choose_replica(const ModelOptions& model, bool may_morph,
                                       const MorphOptions& options, const ModelFiles& files,
                                       const Machine& machine);
+
+// Opens the variants of such a model, whose form may change and is loaded as `form`.
+Result<std::unique_ptr<VariantStore>> open_variants(const ModelOptions& model,
+                                                    const MorphOptions& options,
+                                                    const ModelFiles& files, const Form& form);
 
 }  // namespace protean

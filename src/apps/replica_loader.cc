@@ -161,8 +161,11 @@ void ReplicaLoader::unload_now(std::size_t model) {
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   const TimeNs began_ns = steady_now_ns();
-  learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
-  auto replicas = start_replicas(*resident.model, *resident.sink);
+  const Status renewed = renew_files(*resident.model);
+  if (renewed.ok()) {
+    learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
+  }
+  auto replicas = renewed.ok() ? start_replicas(*resident.model, *resident.sink) : renewed.error();
   if (!replicas.ok()) {
     log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
     server_.woke(model, replicas.error());
@@ -183,7 +186,7 @@ std::int64_t ReplicaLoader::claimed_bytes() const {
     if (resident.replicas != nullptr) {
       bytes -= resident.replicas->traded_bytes();
     } else if (resident.model != nullptr) {
-      bytes += memory_of(*resident.model);
+      bytes += memory_now(*resident.model);
     }
   }
   return std::max<std::int64_t>(0, bytes);
@@ -233,8 +236,8 @@ void ReplicaLoader::fail_to_replace(std::size_t model, const Error& error) {
   server_.not_replaced(model, error);
 }
 
-// Plans, and has the engine morph to the configuration if it can. The model may be removed
-// meanwhile, or wake.
+// Plans, and has the engine morph to the configuration if it can; if the model sleeps, it wakes in
+// the new form. The model may be removed meanwhile, or wake.
 void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   const std::shared_ptr<OpenModel> before = residents_[model].model;
   if (before == nullptr) {
@@ -267,15 +270,16 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     return;
   }
   opened->load_s = before->load_s;  // until it is loaded
-  auto morph = resident.replicas != nullptr ? in_place(*before, *opened, unclaimed_bytes())
-                                            : make_error(ErrorCode::kUnavailable, "it sleeps");
+  auto morph = in_place(*before, *opened, unclaimed_bytes());
   Next next{wish, {}, *std::move(opened), began_ns};
   if (!morph.ok()) {
     serve_copy(model, std::move(next), morph.error().message);
     return;
   }
   next.in_place = *std::move(morph);
-  server_.changes(model, {next.in_place, "weights and the size of KV change in its own memory"});
+  server_.changes(model, {next.in_place, resident.replicas != nullptr
+                                             ? "weights and the size of KV change in its own memory"
+                                             : "it sleeps, and wakes with other weights and KV"});
   resident.next = std::make_unique<Next>(std::move(next));
 }
 

@@ -14,6 +14,7 @@
 #include "cost/memory.h"
 #include "host/machine.h"
 #include "replica/model_place.h"
+#include "replica/resting.h"
 #include "replica/sizing.h"
 #include "replica/step_costs.h"
 
@@ -437,6 +438,37 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
   return models;
 }
 
+Status renew_files(OpenModel& model) {
+  if (model.files->checkpoint->unchanged().ok()) {
+    return {};
+  }
+  const ModelOptions& options = model.setting.model;
+  auto renewed = open_model_files(options);
+  if (!renewed.ok()) {
+    return make_error(renewed.error().code,
+                      "its files were written after they were opened, and cannot be opened again: "
+                      "{}",
+                      renewed.error().message);
+  }
+  if (!same_but_for_weights(*model.files, *renewed)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} is another model now: remove {} and deploy it again", options.model,
+                      name_of(model));
+  }
+  ReplicaOptions& replica = model.replica;
+  if (replica.morph) {
+    auto variants = open_variants(options, model.setting.morph, *renewed, replica.sizing.form);
+    if (!variants.ok()) {
+      return variants.error();
+    }
+    replica.variants = *std::move(variants);
+  }
+  model.files->checkpoint = std::move(renewed->checkpoint);
+  log::info("{}: its files were written after they were opened, and are opened again",
+            name_of(model));
+  return {};
+}
+
 void learn_costs(OpenModel& model, const Harvest& harvest) {
   ReplicaOptions& replica = model.replica;
   const Checkpoint& checkpoint = *model.files->checkpoint;
@@ -455,7 +487,8 @@ Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& si
                                                  const std::function<bool()>& await_turn) {
   const TimeNs began_ns = steady_now_ns();
   auto replicas =
-      Replicas::start(model.replica, {*model.files->checkpoint, await_turn}, *model.inbox, sink);
+      Replicas::start(model.rest ? resting_in(model.replica, *model.rest) : model.replica,
+                      {*model.files->checkpoint, await_turn}, *model.inbox, sink);
   model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
   return replicas;
 }

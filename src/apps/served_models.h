@@ -24,7 +24,7 @@ struct OpenModel {
   IntentPlan plan;                           // that chose how it is served; empty without an intent
   std::shared_ptr<const PlanReport> report;  // of this plan; null without an intent
   double load_s = 0;                         // time that loading its weights took last
-  std::optional<FormWish> rest;  // the form that its engine has by a morph; nothing: as loaded
+  std::optional<FormWish> rest;  // the form that an intent gave it in place; nothing: as opened
   std::unique_ptr<ModelFiles> files;
   ReplicaOptions replica;
   std::unique_ptr<Inbox> inbox;
@@ -69,20 +69,25 @@ Result<FormWish> in_place(const OpenModel& before, const OpenModel& after, std::
 // Returns the precisions that a model's layers may have without being loaded again.
 std::vector<Precision> morphs_to(const OpenModel& model);
 
-// The memory that a model's devices take when it is loaded, and that which they have now.
+// The memory that a model's devices take as it was opened, and that which they have now or are
+// loaded with when it wakes.
 std::int64_t memory_of(const OpenModel& model);
 std::int64_t memory_now(const OpenModel& model);
 
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);
 
+// Opens the files of a model that is not loaded anew if they were written since they were opened.
+// Fails if they cannot be opened, or are those of another model.
+Status renew_files(OpenModel& model);
+
 // Learns what a model's steps cost, if that is more than a nominal cost tells, from a fingerprint
 // on the first device. Devices that share a step take what it says of their parts.
 void learn_costs(OpenModel& model, const Harvest& harvest = {});
 
-// Loads a model and starts its replicas, which pack missing variants in the background if a policy
-// may use them. `model` and `sink` outlive the replicas. Asks `await_turn` after each layer; it may
-// be empty.
+// Loads a model in its form and starts its replicas, which pack missing variants in the background
+// if a policy may use them. `model` and `sink` outlive the replicas. Asks `await_turn` after each
+// layer; it may be empty.
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
                                                  const std::function<bool()>& await_turn = {});
 

@@ -33,6 +33,7 @@ struct RopeSpec {
   // than the original context.
   std::vector<float> divisors;
   std::vector<float> long_divisors;
+  friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
 };
 
 struct AttentionSpec {
@@ -57,6 +58,7 @@ struct AttentionSpec {
   bool rotates(int layer) const {
     return rotated.empty() || rotated[static_cast<std::size_t>(layer)];
   }
+  friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
 };
 
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
@@ -94,6 +96,7 @@ struct StoredWeights {
   int group = 128;  // inputs that share a scale in any quantised precision: 32, 64 or 128
   // The same for each half of each layer; empty if all are alike. `precision` is the highest.
   std::vector<LayerPrecision> layers;
+  friend bool operator==(const StoredWeights&, const StoredWeights&) = default;
 };
 
 // Describes a decoder-only model without its weights. One forward pass serves all architectures;
@@ -117,6 +120,7 @@ struct ModelSpec {
   RopeSpec rope;
   std::optional<RopeSpec> windowed_rope;  // for layers with a window, if theirs differs
   StoredWeights stored;
+  friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
 Status validate(const ModelSpec& spec);

@@ -38,6 +38,9 @@ FormSteering::FormSteering(const MorphConfig& config, const SchedulerConfig& lim
       changed_ns_(std::numeric_limits<TimeNs>::min() / 2),
       pace_{.bytes_per_s = times.speed().copy_bytes_per_s()} {
   config_.rest = config.start;
+  if (config.opened.layer_precision.empty()) {
+    config_.opened = config.start;
+  }
   check(config.start.kv.blocks == limits.kv_blocks &&
             config.start.kv.block_tokens == limits.block_tokens,
         "the form that is loaded has the scheduler's blocks");
@@ -469,9 +472,9 @@ std::shared_ptr<const FormStatus> FormSteering::status_if_changed() {
   status->mode = config_.mode;
   status->floor = config_.bounds.floor;
   status->ladder = config_.bounds.ladder;
-  status->precisions = layer_precisions(config_.start, config_.bounds.ladder);
+  status->precisions = layer_precisions(config_.opened, config_.bounds.ladder);
   status->embeddings_precisions =
-      embeddings_precisions(config_.start.embeddings, config_.bounds.ladder);
+      embeddings_precisions(config_.opened.embeddings, config_.bounds.ladder);
   status->pinned = pin_.has_value();
   status->pages = {.page_bytes = config_.bounds.budget.page_bytes,
                    .all = config_.bounds.budget.pages,

@@ -102,7 +102,12 @@ Result<Morph> FormSteering::grant_release() {
     const std::int64_t now = std::min(config_.bounds.budget.pages, own_pages());
     const std::int64_t later = config_.own_pages > 0 ? with_kv_in(rest, own_pages()).kv.blocks : 0;
     rest.kv.blocks = later > 0 ? with_kv_in(rest, now).kv.blocks : rest.kv.blocks;
-    Result<Morph> morph = go_to(rest, "released by an operator: the form as it was loaded", later);
+    const bool as_opened = config_.rest == config_.opened;
+    Result<Morph> morph =
+        go_to(rest,
+              fmt::format("released by an operator: the form {}",
+                          as_opened ? "as it was loaded" : "that an intent chose"),
+              later);
     if (morph.ok()) {
       end_pin();
       promise_kv();
@@ -180,23 +185,24 @@ Result<Morph> FormSteering::go_to(const Form& form, const std::string& reason,
 
 Status FormSteering::check_precisions(const FormWish& wish) const {
   const std::vector<Precision>& ladder = config_.bounds.ladder;
-  const std::size_t layers = config_.start.layer_precision.size();
+  const Form& opened = config_.opened;
+  const std::size_t layers = opened.layer_precision.size();
   if (!wish.layers.empty() && wish.layers.size() != layers) {
     return refused("it names {} layers, the model has {}", wish.layers.size(), layers);
   }
   for (std::size_t layer = 0; layer < wish.layers.size(); ++layer) {
     for (const Component half : kLayerHalves) {
       const Precision precision = wish.layers[layer].of(half);
-      const Precision start = config_.start.layer_precision[layer].of(half);
+      const Precision before = opened.layer_precision[layer].of(half);
       const std::vector<Precision> served =
-          layer_precisions({.layer_precision = {{start, start}}}, ladder);
+          layer_precisions({.layer_precision = {{before, before}}}, ladder);
       if (std::find(served.begin(), served.end(), precision) == served.end()) {
         return refused("layer {} {} at {}, but served are {}", layer, to_string(half),
                        to_string(precision), names_of(served));
       }
     }
   }
-  const std::vector<Precision> embeddings = embeddings_precisions(config_.start.embeddings, ladder);
+  const std::vector<Precision> embeddings = embeddings_precisions(opened.embeddings, ladder);
   if (wish.embeddings &&
       std::find(embeddings.begin(), embeddings.end(), *wish.embeddings) == embeddings.end()) {
     return refused("embeddings at {}, but served are {}", to_string(*wish.embeddings),

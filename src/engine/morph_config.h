@@ -16,8 +16,9 @@ struct MorphConfig {
   MorphMode mode = MorphMode::kBalanced;
   PolicyOptions policy;
   FormBounds bounds;  // legal, see validate(); full precision is that of the whole fleet
-  Form start;         // the form as loaded
+  Form start;         // the form in which the engine begins
   Form rest = {};     // that a release restores without a policy; the engine begins with `start`
+  Form opened = {};   // whose precisions are allowed too, as the ladder's; no layers: `start`
   int max_in_flight_swaps = kSwapsAtOnce;  // fewer if pages are short
   // Blocks moved between two steps: at least moves_per_step, and more while they take at most
   // moves_share of a step's time.

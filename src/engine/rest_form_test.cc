@@ -10,8 +10,8 @@ namespace {
 constexpr std::int64_t kBlocksAtRest = 10;
 
 struct RestForm : EngineMorph {
-  explicit RestForm(MorphMode mode = MorphMode::kOff)
-      : EngineMorph(morph_for_test(kBlocksAtRest, mode)) {}
+  explicit RestForm(const MorphConfig& config = morph_for_test(kBlocksAtRest))
+      : EngineMorph(config) {}
 
   // The form and the pages that the model has with layers at a precision and as much KV as at
   // first.
@@ -41,8 +41,24 @@ struct RestForm : EngineMorph {
   }
 };
 
+// The configuration of an engine that is loaded at w4, in place of one that went there.
+MorphConfig loaded_at_w4() {
+  MorphConfig config = morph_for_test(kBlocksAtRest);
+  config.opened = config.start;
+  config.opened.layer_precision[0].mlp = Precision::kW8;  // as in a file of several precisions
+  config.start.layer_precision.assign(2, {Precision::kW4, Precision::kW4});
+  config.bounds.full = config.start;
+  PageBudget& budget = config.bounds.budget;
+  budget.pages = form_pages(config.bounds.spec, config.start, budget.page_bytes) + budget.reserve;
+  return config;
+}
+
+struct RestFormOnWaking : RestForm {
+  RestFormOnWaking() : RestForm(loaded_at_w4()) {}
+};
+
 struct RestFormOfAPolicy : RestForm {
-  RestFormOfAPolicy() : RestForm(MorphMode::kBalanced) {}
+  RestFormOfAPolicy() : RestForm(morph_for_test(kBlocksAtRest, MorphMode::kBalanced)) {}
 };
 
 TEST_F(RestForm, IsReachedWhileARequestRunsAndFromThereTheWayBack) {
@@ -55,12 +71,14 @@ TEST_F(RestForm, IsReachedWhileARequestRunsAndFromThereTheWayBack) {
   const auto released = wish({.release = true});
   ASSERT_TRUE(released.ok());
   EXPECT_TRUE(released->steps.empty()) << "a release restores the form of quiet times";
+  EXPECT_EQ(released->reason, "released by an operator: the form that an intent chose");
   send(Arrival{request(2, 20, 30)});
   ASSERT_TRUE(wish(resting_at(Precision::kBf16)).ok());
   pass();
   expect_at_rest(Precision::kBf16);
   EXPECT_EQ(device.form(), morph.start);
   EXPECT_EQ(sink.all<Finished>().size(), 2U);
+  EXPECT_EQ(wish({.release = true})->reason, "released by an operator: the form as it was loaded");
 }
 
 TEST_F(RestForm, WithoutRoomTheFormAndThePagesStay) {
@@ -92,6 +110,20 @@ TEST_F(RestFormOfAPolicy, IsWhatThePolicyReturnsTo) {
   ASSERT_TRUE(wish(resting_at(Precision::kBf16)).ok());
   pass();
   expect_at_rest(Precision::kBf16);
+}
+
+TEST_F(RestFormOnWaking, IsTheFirstOneAndWeightsGoBackToWhatTheyWereOpenedAt) {
+  const auto again = wish(resting_at(Precision::kW4));
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->steps.empty());
+  pass();
+  expect_at_rest(Precision::kW4);
+  FormWish as_opened = resting_at(Precision::kBf16);
+  as_opened.layers = morph.opened.layer_precision;
+  ASSERT_TRUE(wish(as_opened).ok());
+  pass();
+  EXPECT_EQ(device.form().layer_precision, morph.opened.layer_precision);
+  EXPECT_EQ(sink.form->pages.all, *as_opened.rest_pages);
 }
 
 }  // namespace

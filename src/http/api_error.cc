@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 
 namespace protean {
@@ -119,6 +120,10 @@ HttpReply error_reply(const ApiError& error, ErrorStyle style, std::string_view 
     reply.headers.emplace_back("WWW-Authenticate", "Bearer");
   }
   return reply;
+}
+
+std::string error_message(const HttpReply& reply) {
+  return std::string(json::parse(reply.body).at("error").at("message").as_string());
 }
 
 std::string excerpt(std::string_view text) {

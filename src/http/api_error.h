@@ -36,6 +36,9 @@ std::string error_json(const ApiError& error, ErrorStyle style = ErrorStyle::kOp
 HttpReply error_reply(const ApiError& error, ErrorStyle style = ErrorStyle::kOpenAi,
                       std::string_view request_id = {});
 
+// Returns the message of a reply that error_reply() made in the style of OpenAI.
+std::string error_message(const HttpReply& reply);
+
 // Cuts text of a client to at most 64 bytes of whole UTF-8 characters, for messages.
 std::string excerpt(std::string_view text);
 

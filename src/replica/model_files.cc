@@ -145,4 +145,20 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
                     .generation = std::move(generation)};
 }
 
+bool same_but_for_weights(const ModelFiles& one, const ModelFiles& other) {
+  const Tokenizer& a = *one.tokenizer;
+  const Tokenizer& b = *other.tokenizer;
+  if (one.checkpoint->spec() != other.checkpoint->spec() || a.vocab_size() != b.vocab_size() ||
+      a.bos() != b.bos() || a.eos() != b.eos() ||
+      one.chat.template_source != other.chat.template_source) {
+    return false;
+  }
+  for (TokenId id = 0; id < a.vocab_size(); ++id) {
+    if (a.token_text(id) != b.token_text(id)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace protean

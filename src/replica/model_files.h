@@ -25,4 +25,8 @@ struct ModelFiles {
 
 Result<ModelFiles> open_model_files(const ModelOptions& options);
 
+// Returns true if the weights of one can serve in place of the other's: both have the same shape,
+// tokens and chat template.
+bool same_but_for_weights(const ModelFiles& one, const ModelFiles& other);
+
 }  // namespace protean

@@ -34,6 +34,17 @@ TEST_F(ModelFilesTest, ATemplateGivenReplacesTheModelsAlsoWhereToolFormatsAreLoo
             ToolFormat::kNone);
 }
 
+TEST_F(ModelFilesTest, WeightsServeInPlaceOfOthersOfTheSameShapeTokensAndTemplate) {
+  write("{{ messages[0].content }}");
+  const auto files = open_model_files(options_);
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  auto again = open_model_files(options_);
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_TRUE(same_but_for_weights(*files, *again));
+  write("{{ messages[1].content }}");
+  EXPECT_FALSE(same_but_for_weights(*files, *open_model_files(options_)));
+}
+
 TEST_F(ModelFilesTest, ATemplateGivenThatCannotBeUsedIsAnError) {
   const auto message = [&] {
     const auto files = open_model_files(options_);

@@ -110,8 +110,8 @@ class ModelLoader {
   // Opens and loads a further model, which `fields` describes: "model", and flags of protean serve.
   // Fails if the fields make no sense.
   virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
-  // Plans how to serve a model for another intent. If its engine can become that by a morph, asks
-  // the server for it; otherwise opens the model to take the place of the one that serves: loaded
+  // Plans how to serve a model for another intent. If its engine can become that by a morph, now or
+  // when it wakes, asks the server for it; otherwise opens the model to take the place of the one that serves: loaded
   // if both fit in memory, else to be loaded when the former one is removed.
   virtual void replace(std::size_t model, const IntentWish& wish) = 0;
   // The morph that replace() asked for has ended. If it failed, the model is opened instead.

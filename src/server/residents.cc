@@ -238,7 +238,9 @@ void Residents::dismiss() {
     if (!unused || (now != Residence::kAwake && now != Residence::kAsleep)) {
       return false;
     }
-    log::info("{} is removed", service.model().names.front());
+    const std::string& name = service.model().names.front();
+    const bool is_former = models_.find(name) != nullptr;  // another configuration of it serves
+    log::info("{}{} is removed", is_former ? "the former copy of " : "", name);
     loader_->remove(place);
     hosts_[place] = nullptr;
     follow(place);

@@ -285,9 +285,14 @@ void Residents::changes(std::size_t model, const ConfigurationChange& how) {
 }
 
 // Asks the engine for the form of quiet times. What is asked for stays if the model sleeps and
-// wakes.
+// wakes. A model that sleeps at the time is loaded in that form when it wakes.
 void Residents::morph(std::size_t model, const FormWish& wish) {
   Service& service = hosts_[model]->service;
+  if (sleeps(service.residence())) {
+    service.rest_in(wish);
+    loader_->morphed(model, {});
+    return;
+  }
   const auto pending = service.ask_form(ReplicaId{0}, wish);
   pending->on_ready = [this, model, wish, reply = pending.get()] {
     IntentChange* change = change_of(model);
@@ -298,7 +303,8 @@ void Residents::morph(std::size_t model, const FormWish& wish) {
     if (change->morphs) {
       hosts_[model]->service.rest_in(wish);
     } else {
-      loader_->morphed(model, make_error(ErrorCode::kUnavailable, "{}", reply->reply->body));
+      loader_->morphed(model,
+                       make_error(ErrorCode::kUnavailable, "{}", error_message(*reply->reply)));
     }
   };
 }

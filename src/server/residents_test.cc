@@ -43,6 +43,7 @@ struct NotingLoader final : ModelLoader {
   }
   void morphed(std::size_t model, const Status& how) override {
     note(how.ok() ? "morphed" : "not morphed", model);
+    why = how.ok() ? "" : how.error().message;
   }
   void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
@@ -52,6 +53,7 @@ struct NotingLoader final : ModelLoader {
   std::vector<std::string> take() { return std::exchange(asked, {}); }
 
   std::vector<std::string> asked;
+  std::string why;              // a morph failed, the latest one
   std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
   std::vector<int> running;     // requests of the latest samples
   std::vector<bool> may_move;   // of the latest samples
@@ -146,17 +148,13 @@ struct ResidentsTest : ServiceTest {
     first_inbox.push({});  // pop_all() waits for an event
     std::vector<Event> events = first_inbox.pop_all();
     events.pop_back();
-    std::vector<Event> kept;
     std::uint64_t id = 0;
     for (Event& event : events) {
       if (const WantForm* want = std::get_if<WantForm>(&event.what)) {
         id = want->wish_id;
-      } else if (std::holds_alternative<Arrival>(event.what)) {
-        kept.push_back(std::move(event));
+      } else {
+        first_inbox.push(std::move(event));
       }
-    }
-    for (Event& event : kept) {
-      first_inbox.push(std::move(event));
     }
     return id;
   }
@@ -294,7 +292,24 @@ TEST_F(ResidentsTest, AnEngineMorphsAndIsAskedAgainWhenItHasSlept) {
   residents.fell_asleep(0);
   service.wake();
   residents.woke(0, {});
-  EXPECT_GT(asked_wish(), 0U) << "the engine was loaded in its first form";
+  EXPECT_GT(asked_wish(), 0U) << "the form may have changed after the load began";
+}
+
+TEST_F(ResidentsTest, AModelThatSleepsChangesWithoutWakingAndWakesInTheNewForm) {
+  FormStatus steered = serving().model().form;
+  steered.pinned = true;
+  serving().deliver({.form = std::make_shared<FormStatus>(steered)});
+  ASSERT_TRUE(residents.put_to_sleep(serving()));
+  residents.fell_asleep(0);
+  morph();
+  EXPECT_EQ(loader.take(), (Asked{"unload 0", "replace 0 min-memory", "morphed 0"}));
+  residents.kept(0);
+  EXPECT_EQ(serving().residence(), Residence::kAsleep);
+  serving().wake();
+  residents.woke(0, {});
+  const std::vector<Event> asked = first_inbox.pop_all();
+  ASSERT_EQ(asked.size(), 1U) << "the operator's form has ended";
+  EXPECT_EQ(std::get<WantForm>(asked.front().what).wish.rest_pages, 100);
 }
 
 TEST_F(ResidentsTest, AMorphThatIsRefusedOrFailsIsLeftToTheLoader) {
@@ -302,6 +317,7 @@ TEST_F(ResidentsTest, AMorphThatIsRefusedOrFailsIsLeftToTheLoader) {
   serving().deliver(
       {.outputs = {WishAnswered{asked_wish(), make_error(ErrorCode::kExhausted, "no room")}}});
   EXPECT_EQ(loader.take(), (Asked{"replace 0 min-memory", "not morphed 0"}));
+  EXPECT_EQ(loader.why, "no room");
   residents.changes(0, {std::nullopt, "no room"});
   EXPECT_EQ(change(), "loading");
   EXPECT_EQ(change("way"), "a second copy");

@@ -43,8 +43,9 @@ class Server::Impl {
         residents_(io_, hosts(std::move(models)), options.keys, environment_.clock),
         models_(residents_.models()),
         bodies_(options.http.max_inflight_body_bytes),
-        admin_(models_,
-               {.keys = options.admin.keys, .drain = [this] { stop(); }, .residents = residents_}),
+        admin_(models_, {.keys = options.admin.keys,
+                         .drain = [this] { asio::post(io_, [this] { begin_drain(); }); },
+                         .residents = residents_}),
         public_(io_, {.handler = models_,
                       .limits = options_.http,
                       .random = environment_.random,
@@ -59,7 +60,7 @@ class Server::Impl {
                          .pages = operator_pages_,
                          .bodies = bodies_,
                          .on_idle = [this] { close_when_drained(); }}),
-        drain_(io_),
+        drain_{asio::steady_timer(io_)},
         beat_(io_),
         watch_(io_) {}
 
@@ -111,7 +112,10 @@ class Server::Impl {
   Reports reports_;
   Listener public_;
   Listener operators_;
-  asio::steady_timer drain_;  // the drain's deadline
+  struct {
+    asio::steady_timer deadline;
+    bool stopped = false;  // stop() was called
+  } drain_;
   asio::steady_timer beat_;
   asio::steady_timer watch_;  // when operators that watch are due to be told
   // Declared last: destroyed before everything that its jobs use.
@@ -292,7 +296,7 @@ void Server::Impl::tell(std::function<void(Residents&)> what) {
 
 void Server::Impl::stop() {
   asio::post(io_, [this] {
-    if (models_.state() == ServerState::kDraining) {
+    if (std::exchange(drain_.stopped, true)) {
       cut_answers();
     } else {
       begin_drain();
@@ -301,10 +305,13 @@ void Server::Impl::stop() {
 }
 
 void Server::Impl::begin_drain() {
+  if (models_.state() == ServerState::kDraining) {
+    return;
+  }
   models_.set_state(ServerState::kDraining);
   public_.close_receiving();
-  drain_.expires_after(std::chrono::milliseconds(options_.drain_timeout_ms));
-  drain_.async_wait([this](const error_code& ec) {
+  drain_.deadline.expires_after(std::chrono::milliseconds(options_.drain_timeout_ms));
+  drain_.deadline.async_wait([this](const error_code& ec) {
     if (!ec) {
       cut_answers();
     }
@@ -314,8 +321,8 @@ void Server::Impl::begin_drain() {
 
 void Server::Impl::cut_answers() {
   residents_.cancel_all({.status = 503, .message = "the server is shutting down"});
-  drain_.expires_after(kLastWords);
-  drain_.async_wait([this](const error_code& ec) {
+  drain_.deadline.expires_after(kLastWords);
+  drain_.deadline.async_wait([this](const error_code& ec) {
     if (!ec) {
       close_all();
     }
@@ -330,7 +337,7 @@ void Server::Impl::close_when_drained() {
 }
 
 void Server::Impl::close_all() {
-  drain_.cancel();
+  drain_.deadline.cancel();
   beat_.cancel();
   watch_.cancel();
   residents_.stop();

@@ -108,8 +108,8 @@ class Server {
   void profiling(std::size_t model, const ProfileProgress& progress);
   void profiled(std::size_t model, Status how);
   // Refuses new requests with 503 and closes connections that are receiving a body. Lets running
-  // answers finish for drain_timeout_ms, then ends them with an error. A second call ends them at
-  // once.
+  // answers finish for drain_timeout_ms, then ends them with an error. If an operator has begun
+  // that before, goes on with it. A second call ends them at once.
   void stop();
   // Reads the TLS files again, on the calling thread, for new connections. If they are unusable,
   // logs that and keeps the former ones.

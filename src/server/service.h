@@ -106,8 +106,8 @@ class Service {
   // Asks a replica for a form. The reply holds the morph to it.
   std::shared_ptr<PendingReply> ask_form(ReplicaId replica, FormWish wish);
   // Keeps in mind what an intent has asked for of a model of one replica: its engines are asked
-  // again when they are loaded again.
-  void rest_in(FormWish wish) { engines_.rest = std::move(wish); }
+  // again when they are loaded again. Ends a form that an operator chose, if the model sleeps.
+  void rest_in(FormWish wish);
   // Asks the fleet to move requests from one replica to another. The reply holds their number.
   std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
   // Asks the fleet for groups of replicas. The reply holds the changes that lead to them.

@@ -90,6 +90,14 @@ std::vector<std::pair<ReplicaId, FormWish>> Service::standing_wishes() const {
   return standing;
 }
 
+void Service::rest_in(FormWish wish) {
+  std::erase_if(engines_.standing, [](const auto& one) { return one.second.names_form(); });
+  if (sleeps(residence())) {
+    engines_.standing.insert(engines_.standing.begin(), {ReplicaId{0}, wish});
+  }
+  engines_.rest = std::move(wish);
+}
+
 void Service::fall_asleep() {
   check(may_sleep(), "a model that is used does not sleep");
   engines_.standing = standing_wishes();
@@ -104,7 +112,7 @@ void Service::woke(const Status& loaded) {
       pending->on_ready = [this, reply = pending.get()] {
         if (reply->reply->status != 202) {
           log::warning("{}: what was asked for before it slept is not possible now: {}",
-                       model_.names.front(), reply->reply->body);
+                       model_.names.front(), error_message(*reply->reply));
         }
       };
       again.push_back({environment_.clock(), WantForm{id, std::move(wish)}, replica});

@@ -5,7 +5,7 @@ import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, describe, it } from 'node:test';
+import { after, afterEach, before, describe, it } from 'node:test';
 import { builtin, instrumented, model as tiny, program, Server, skip, sleep, until } from './server.mjs';
 
 let scratch;
@@ -185,17 +185,27 @@ describe('PUT /admin/intent', () => {
   });
 });
 
-// Makes layers at bf16 the fastest of a kept fingerprint, and KV at int8 faster than at bf16, so that every machine
-// chooses the same configurations. The costs serve for forms that change too, which are then not measured.
-const EDIT = `
+// Returns a folder of fingerprints whose layers cost what a line of Python says, and in which KV at int8 is faster than
+// at bf16, so that every machine chooses the same configurations. The costs serve for forms that change too, which are
+// then not measured.
+function editedCache(name, layers) {
+  const folder = join(scratch, name);
+  const planned = spawnSync(program, ['plan', builtin, ...cache(), '--devices', '2', '--json'], { encoding: 'utf8' });
+  assert.equal(planned.status, 0, planned.stderr);
+  cpSync(join(scratch, 'cache'), folder, { recursive: true });
+  const edited = spawnSync('python3', ['-c', editing(layers), join(folder, 'profiles.sqlite')], { encoding: 'utf8' });
+  assert.equal(edited.status, 0, edited.stderr);
+  return folder;
+}
+
+const editing = (layers) => `
 import json, sqlite3, sys
 database = sqlite3.connect(sys.argv[1])
 threads, precisions, text = database.execute("SELECT threads, precisions, cost FROM step_cost WHERE small_pages = 0 AND kv = 'bf16' "
-                                             "ORDER BY length(precisions) DESC LIMIT 1").fetchone()
+                                             "ORDER BY length(precisions) DESC, saved LIMIT 1").fetchone()
 cost = json.loads(text)
 for name, of in cost["layers"].items():
-    if name != "bf16":
-        of.update({field: of[field] * 100 for field in ("step_us", "token_us")})
+    ${layers}
 def keep(kv):
     which = [kv, threads, precisions]
     database.execute("UPDATE step_cost SET cost = ? WHERE small_pages = 0 AND kv = ? AND threads = ? AND precisions = ?", [json.dumps(cost), *which])
@@ -209,69 +219,107 @@ keep("int8")
 database.commit()`;
 
 describe('PUT /admin/intent in place', () => {
-  it('changes the weights of the engine that serves, and back, without a second copy', async () => {
-    const folder = join(scratch, 'edited');
-    const planned = spawnSync(program, ['plan', builtin, ...cache(), '--devices', '2', '--json'], { encoding: 'utf8' });
-    assert.equal(planned.status, 0, planned.stderr);
-    cpSync(join(scratch, 'cache'), folder, { recursive: true });
-    const edited = spawnSync('python3', ['-c', EDIT, join(folder, 'profiles.sqlite')], { encoding: 'utf8' });
-    assert.equal(edited.status, 0, edited.stderr);
-    const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, '--variant-cache', folder, '--admin-port', '0',
-      '--devices', '2', '--intent', 'min-device-hours', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
-    try {
-      await server.logged(/operators' port: (\S+)/);
-      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
-      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
-      assert.match(server.log, /intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
-      const model = async () => {
-        const { models } = await (await fetch(`${admin}/admin/models`)).json();
-        assert.equal(models.length, 1);
-        return models[0];
-      };
-      const loaded = await model();
-      assert.match(loaded.form, /layers bf16:16/);
-      const mixed = [];
-      let busy = true;
-      const clients = [0, 1, 2].map(async () => {
-        while (busy) {
-          const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST',
-            body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 64, temperature: 0, ignore_eos: true }) });
-          const { usage, choices } = await answer.json();
-          assert.deepEqual([answer.status, usage?.completion_tokens, choices?.[0].finish_reason], [200, 64, 'length']);
-          if (Object.keys(usage.output_tokens_by_precision).length > 1) mixed.push(usage);
-        }
-      });
-      const changed = async (intent) => {
-        const body = JSON.stringify({ intent, batch: 1, prompt_tokens: 16, output_tokens: 64 });
-        assert.equal((await fetch(`${admin}/admin/intent`, { method: 'PUT', body })).status, 202);
-        const change = await until(async () => {
-          const { change: now } = await (await fetch(`${admin}/admin/intent`)).json();
-          return ['done', 'failed'].includes(now.state) && now;
-        }, () => server.log);
-        assert.deepEqual([change.state, change.way], ['done', 'in place'], `${JSON.stringify(change)} ${server.log}`);
-        await until(() => mixed.splice(0).length > 0);  // answers go on in the engine that changes
-        return change;
-      };
-      assert.match((await changed('min-memory')).configuration, /^TP 1 x PP 1, w4(a8)?, KV int8$/);
-      let now;
-      await until(async () => {  // it gives memory back
-        now = await model();
-        return now.device_bytes < loaded.device_bytes;
-      }, () => JSON.stringify(now));
-      assert.match(now.form, /layers w4(a8)?:16/);
-      assert.equal(now.intent, 'min-memory');
-      assert.equal((await changed('min-device-hours')).configuration, 'TP 1 x PP 1, bf16, KV int8');
-      await until(async () => {
-        now = await model();
-        return now.form === loaded.form && now.device_bytes === loaded.device_bytes;
-      }, () => JSON.stringify([now, loaded]));
-      assert.equal(now.intent, 'min-device-hours');
-      busy = false;
-      await Promise.all(clients);
-      assert.doesNotMatch(server.log, /is removed/, 'there was one copy at all times');
-    } finally {
-      assert.equal(await server.stop(), 0, server.log);
-    }
+  const ask = JSON.stringify({ prompt: 'Once upon a time', max_tokens: 64, temperature: 0, ignore_eos: true });
+  let folder;
+  let server;
+  let admin;
+  const model = async () => {
+    const { models } = await (await fetch(`${admin}/admin/models`)).json();
+    assert.equal(models.length, 1);
+    return models[0];
+  };
+  const answer = async () => {
+    const reply = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: ask });
+    const { usage, choices } = await reply.json();
+    assert.deepEqual([reply.status, usage?.completion_tokens, choices?.[0].finish_reason], [200, 64, 'length']);
+    return Object.keys(usage.output_tokens_by_precision);
+  };
+  const changed = async (intent) => {
+    const body = JSON.stringify({ intent, batch: 1, prompt_tokens: 16, output_tokens: 64 });
+    assert.equal((await fetch(`${admin}/admin/intent`, { method: 'PUT', body })).status, 202);
+    const change = await until(async () => {
+      const { change: now } = await (await fetch(`${admin}/admin/intent`)).json();
+      return ['done', 'failed'].includes(now.state) && now;
+    }, () => server.log);
+    assert.deepEqual([change.state, change.way], ['done', 'in place'], `${JSON.stringify(change)} ${server.log}`);
+    return change.configuration;
+  };
+  const becomes = async (is) => {
+    let now;
+    return until(async () => is(now = await model()) && now, () => `${JSON.stringify(now)} ${server.log}`);
+  };
+  const sleeps = async () => {
+    await until(async () => (await fetch(`${admin}/admin/sleep?model=story`, { method: 'POST' })).status === 202, () => server.log);
+    await becomes(({ residence }) => residence === 'asleep');
+  };
+  // Wakes the model with a request, whose tokens are of one precision: it is loaded in the form that it has to have.
+  const wakesAt = async (form) => {
+    const precisions = await answer();
+    const now = await becomes(({ residence }) => residence === 'awake');
+    assert.match(now.form, form);
+    assert.equal(precisions.length, 1, precisions);
+    const { morphs } = await (await fetch(`${admin}/admin/morphs`)).json();
+    assert.deepEqual(morphs.filter(({ kind }) => kind !== 'kv'), [], 'no weights change after it is loaded');
+    return now;
+  };
+  const start = async (...flags) => {
+    server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, '--variant-cache', folder, '--admin-port', '0',
+      '--devices', '2', '--intent', 'min-device-hours', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8', ...flags);
+    await server.logged(/operators' port: (\S+)/);
+    admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+    await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
+    assert.match(server.log, /intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
+    const loaded = await model();
+    assert.match(loaded.form, /layers bf16:16/);
+    return loaded;
+  };
+  before(() => {
+    folder = editedCache('edited', 'if name != "bf16": of.update({field: of[field] * 100 for field in ("step_us", "token_us")})');
+  });
+  afterEach(async () => assert.equal(await server.stop(), 0, server.log));
+
+  it('changes the weights of the engine that serves, and back, without a second copy, also while the model sleeps', async () => {
+    const loaded = await start();
+    let mixed = 0;
+    let busy = true;
+    const clients = [0, 1, 2].map(async () => {
+      while (busy) mixed += (await answer()).length > 1 ? 1 : 0;
+    });
+    const changedAmongAnswers = async (intent) => {
+      mixed = 0;
+      const configuration = await changed(intent);
+      await until(() => mixed > 0);  // answers go on in the engine that changes
+      return configuration;
+    };
+    assert.match(await changedAmongAnswers('min-memory'), /^TP 1 x PP 1, w4(a8)?, KV int8$/);
+    const low = await becomes(({ device_bytes: bytes }) => bytes < loaded.device_bytes);  // it gives memory back
+    assert.match(low.form, /layers w4(a8)?:16/);
+    assert.equal(low.intent, 'min-memory');
+    assert.equal(await changedAmongAnswers('min-device-hours'), 'TP 1 x PP 1, bf16, KV int8');
+    const high = await becomes(({ form, device_bytes: bytes }) => form === loaded.form && bytes === loaded.device_bytes);
+    assert.equal(high.intent, 'min-device-hours');
+    busy = false;
+    await Promise.all(clients);
+    await sleeps();
+    await changed('min-memory');
+    assert.equal((await model()).residence, 'asleep', 'nothing needs it yet');
+    const woken = await wakesAt(/layers w4(a8)?:16/);
+    assert.deepEqual([woken.form, woken.device_bytes], [low.form, low.device_bytes]);
+    await changed('min-device-hours');
+    await becomes(({ form, device_bytes: bytes }) => form === loaded.form && bytes === loaded.device_bytes);
+    assert.doesNotMatch(server.log, /is removed/, 'there was one copy at all times');
+  });
+
+  it('changes the form to which a policy returns, in which the model wakes', async () => {
+    const loaded = await start('--morph', 'balanced');
+    await changed('min-memory');
+    await becomes(({ form }) => /layers w4(a8)?:16/.test(form));
+    assert.equal((await answer()).length, 1);
+    await sleeps();
+    await wakesAt(/layers w4(a8)?:16/);
+    await changed('min-device-hours');
+    await becomes(({ form }) => form === loaded.form);
+    assert.doesNotMatch(server.log, /is removed/);
   });
 });
 
@@ -331,6 +379,45 @@ describe('--move-models auto', { skip: skip || noMoves }, () => {
         const known = [before[place], await text(name)];
         assert.ok([...texts[place]].every((one) => known.includes(one)), `${name}: each answer is of one configuration`);
       }
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+});
+
+describe('--move-models auto in place', { skip: skip || (cpus.length < 2 && 'needs two CPUs') || (instrumented && 'unit tests move models too') }, () => {
+  it('gives a model other weights in its own memory when it has more requests at once than it was planned for', async () => {
+    // Steps are shortest at bf16, and tokens cost least at w4.
+    const costs = (step, token) => `{"step_us": ${step}, "token_us": ${token}, "more_token_us": ${token}, "tile_us": 0, "pass_tokens": 0}`;
+    const folder = editedCache('moves', `of.update(${costs(1e4, 1e4)} if name == "bf16" else ${costs(5e4, 1e2)} if name in ("w4", "w4a8") else ${costs(1e6, 1e6)})`);
+    const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, '--variant-cache', folder, '--admin-port', '0', '--devices', '2',
+      '--intent', 'min-device-hours', '--batch', '1', '--prompt-tokens', '4', '--output-tokens', '64',
+      '--move-models', 'auto', '--move-window', '3', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
+      assert.match(server.log, /intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
+      let busy = true;
+      const clients = Array.from({ length: 8 }, async () => {
+        while (busy) {
+          const reply = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 64, ignore_eos: true }) });
+          const { usage } = await reply.json();
+          assert.deepEqual([reply.status, usage?.completion_tokens], [200, 64]);
+        }
+      });
+      const moved = await until(async () => {
+        const now = await (await fetch(`${admin}/admin/intent`)).json();
+        return now.moves > 0 && now;
+      }, () => server.log);
+      busy = false;
+      await Promise.all(clients);
+      const { change, intent } = moved;
+      assert.deepEqual([change.state, change.way, intent, moved.moves], ['done', 'in place', 'min-device-hours', 1], JSON.stringify(moved));
+      assert.match(change.configuration, /^TP 1 x PP 1, w4(a8)?, KV int8$/);
+      assert.match(change.why, /from TP 1 x PP 1, bf16, KV int8 to TP 1 x PP 1, w4.* there and back in place$/);
+      assert.match((await (await fetch(`${admin}/admin/models`)).json()).models[0].form, /layers w4(a8)?:16/);
+      assert.doesNotMatch(server.log, /is removed/, 'there was one copy at all times');
     } finally {
       assert.equal(await server.stop(), 0, server.log);
     }

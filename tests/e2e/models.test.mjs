@@ -1,7 +1,7 @@
 // Several models in one server: each answers as if it were alone.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -217,6 +217,27 @@ describe('models that are not used', () => {
       await becomes('story', 'asleep');
       const bad = await fetch(`${server.url}/api/generate`, { method: 'POST', body: JSON.stringify({ model: 'story', prompt: 'a', keep_alive: '5' }) });
       assert.match((await bad.json()).error, /keep_alive must be a number of seconds, or a time with units/);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+
+  it('open their files again if these were written meanwhile, once they can be', async () => {
+    const copy = join(scratch, 'written');
+    const weights = join(copy, 'model.safetensors');
+    cpSync(random, copy, { recursive: true });
+    const server = await Server.startWith({ path: copy }, '--served-model-name', 'noise', '--admin-port', '0', ...small);
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+      const client = clientOf(server);
+      const expected = await stream(client, 'noise');
+      assert.equal((await fetch(`${admin}/admin/sleep`, { method: 'POST' })).status, 202);
+      await until(async () => (await (await fetch(`${admin}/admin/models`)).json()).models[0].residence === 'asleep', () => server.log);
+      truncateSync(weights, 1000);
+      await assert.rejects(stream(client, 'noise'), ({ status, message }) => status === 503 && /were written after they were opened, and cannot be opened again: /.test(message));
+      cpSync(join(random, 'model.safetensors'), weights);
+      assert.equal(await stream(client, 'noise'), expected);
     } finally {
       assert.equal(await server.stop(), 0, server.log);
     }

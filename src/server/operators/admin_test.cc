@@ -310,6 +310,8 @@ TEST_F(AdminTest, AnswersADrainBeforeClosing) {
     std::this_thread::yield();
   }
   EXPECT_EQ(body_of(ask("GET /admin/form")).at("state"), "draining");
+  server->stop();  // as a signal that ends the process after an operator's drain
+  EXPECT_EQ(body_of(ask("GET /admin/form")).at("state"), "draining");
   engine->stall_after(100);
   EXPECT_NE(streaming.read_until("[DONE]").find("[DONE]"), std::string::npos);
   thread.join();

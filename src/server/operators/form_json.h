@@ -31,7 +31,7 @@ boost::json::array shown_devices(const std::vector<DevicePages>& devices);
 //   {"kv_blocks": 1024}                    the number of KV blocks
 //   {"mode": "accuracy", "quality_floor": "8layers"}   either or both: how the policy decides
 //   {"release": true}                      alone: lets the policy decide again, or without one
-//                                          restores the form as it was loaded
+//                                          restores the form of quiet times
 Checked<FormWish> read_form_wish(std::string_view body, int layers);
 
 }  // namespace protean
