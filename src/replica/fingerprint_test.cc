@@ -119,5 +119,36 @@ TEST(Fingerprint, TimesDuringWhichRequestsComeAreDiscarded) {
   EXPECT_TRUE(none.empty());
 }
 
+// Measures a fingerprint, with a request in every so many looks after a turn, which is more than a
+// run takes. Returns the number of turns.
+int turns_with_requests(bool requests) {
+  constexpr int kLooksOfRuns = 20;
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, tiny(1), 1);
+  int turns = 0;
+  int looks = 0;
+  std::uint64_t came = 0;
+  const auto await_turn = [&] {
+    looks = 0;
+    return ++turns > 0;
+  };
+  const auto quiet = [&] {
+    came += requests && ++looks % kLooksOfRuns == 0 ? 1 : 0;
+    return std::optional(came);
+  };
+  const auto found = measure_fingerprint(
+      checkpoint, {.layers = {Precision::kBf16},
+                   .kv = {},
+                   .budget_s = 0,
+                   .harvest = {.await_turn = await_turn, .quiet = quiet},
+                   .told = [&](const FingerprintProgress& now) { EXPECT_EQ(now.discarded, 0); }});
+  EXPECT_TRUE(found.ok()) << found.error().message;
+  return turns;
+}
+
+TEST(Fingerprint, TheFitWaitsForRequestsToo) {
+  EXPECT_GT(turns_with_requests(true), turns_with_requests(false) + 2);
+}
+
 }  // namespace
 }  // namespace protean
