@@ -150,5 +150,28 @@ TEST(Fingerprint, TheFitWaitsForRequestsToo) {
   EXPECT_GT(turns_with_requests(true), turns_with_requests(false) + 2);
 }
 
+// A checkpoint whose files were written after it was opened. Reading it may end the process.
+class WrittenCheckpoint final : public Checkpoint {
+ public:
+  const ModelSpec& spec() const override { return spec_; }
+  const GenerationDefaults& generation() const override { return generation_; }
+  std::string description() const override { return "written"; }
+  void read_rows(TensorRole, int, std::int64_t, std::int64_t, float*) const override {
+    ADD_FAILURE() << "it is read";
+  }
+  Status unchanged() const override { return make_error(ErrorCode::kCorrupt, "it was written"); }
+  void release(TensorRole, int) const override {}
+
+ private:
+  const ModelSpec spec_ = tiny(2);
+  const GenerationDefaults generation_ = {};
+};
+
+TEST(Fingerprint, FilesThatWereWrittenSinceTheyWereOpenedAreNotRead) {
+  const auto found = measure_fingerprint(WrittenCheckpoint(), {.layers = {Precision::kBf16}});
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, ErrorCode::kCorrupt);
+}
+
 }  // namespace
 }  // namespace protean
