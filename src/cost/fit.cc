@@ -209,7 +209,8 @@ Result<StepCost> fit_at(std::span<const TimedStep> steps, const AllCorners& corn
 // The best fit so far.
 class Search {
  public:
-  explicit Search(std::span<const TimedStep> steps) : steps_(steps) {}
+  Search(std::span<const TimedStep> steps, const std::function<bool()>& goes_on)
+      : steps_(steps), goes_on_(goes_on) {}
 
   // Tries all corners for the precisions from index `first` up to `end`, which share them.
   void try_corners(std::size_t first, std::size_t end) {
@@ -235,11 +236,18 @@ class Search {
   }
 
   Result<StepCost> best() const {
+    if (stopped_) {
+      return make_error(ErrorCode::kUnavailable, "the fit was stopped");
+    }
     return best_ ? Result<StepCost>(*best_) : Result<StepCost>(*refused_);
   }
 
  private:
   void take_if_better(const AllCorners& corners) {
+    stopped_ = stopped_ || (goes_on_ && !goes_on_());
+    if (stopped_) {
+      return;
+    }
     const auto cost = fit_at(steps_, corners);
     if (!cost.ok()) {
       refused_ = refused_ ? refused_ : cost.error();
@@ -251,6 +259,8 @@ class Search {
   }
 
   const std::span<const TimedStep> steps_;
+  const std::function<bool()>& goes_on_;
+  bool stopped_ = false;
   AllCorners corners_{};
   double least_ = std::numeric_limits<double>::infinity();
   std::optional<StepCost> best_;
@@ -270,11 +280,12 @@ TimedStep in_layers(TimedStep step, int layers, int of) {
   return step;
 }
 
-Result<StepCost> fit_step_cost(std::span<const TimedStep> steps) {
+Result<StepCost> fit_step_cost(std::span<const TimedStep> steps,
+                               const std::function<bool()>& goes_on) {
   if (const Status valid = validate(steps); !valid.ok()) {
     return valid.error();
   }
-  Search search(steps);
+  Search search(steps, goes_on);
   search.try_corners(0, kPrecisions.size());
   // Corners of all precisions could make up for those of one that are not found yet. So they are
   // tried last, and if they fit better, the others are tried again.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "base/result.h"
@@ -23,8 +24,10 @@ TimedStep in_layers(TimedStep step, int layers, int of);
 // and every tile size of each precision. Leaves out precisions that no step has. fixed_us and
 // token_us are the time outside of the layers: steps through different numbers of layers tell it
 // (iServe section 5.3, equations 2 and 3), and without such steps both stay 0. If the steps are too
-// few or too much alike to determine a term, fails and names it.
-Result<StepCost> fit_step_cost(std::span<const TimedStep> steps);
+// few or too much alike to determine a term, fails and names it. `goes_on` is asked before each of
+// several hundred fits, may wait, and ends the work with kUnavailable if it returns false.
+Result<StepCost> fit_step_cost(std::span<const TimedStep> steps,
+                               const std::function<bool()>& goes_on = {});
 
 // True if the cost of every precision that has a share, and of the LM head's, is known.
 bool covers(const StepCost& cost, const StepPrecision& precision);

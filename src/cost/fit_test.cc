@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -216,6 +217,21 @@ void expect_refusal(const std::vector<TimedStep>& steps, const std::string& why)
   EXPECT_NE(fitted.error().message.find(why), std::string::npos) << fitted.error().message;
 }
 
+TEST(FitStepCost, AsksBeforeEachOfManyFitsAndEndsWhenItIsToldTo) {
+  std::mt19937 random(7);
+  const std::vector<TimedStep> steps = timed(random_cost(random));
+  int asked = 0;
+  EXPECT_TRUE(fit_step_cost(steps, [&] { return ++asked > 0; }).ok());
+  EXPECT_GT(asked, 100);
+  for (const int left : {0, 1, asked - 1}) {
+    int more = left;
+    const auto stopped = fit_step_cost(steps, [&] { return more-- > 0; });
+    ASSERT_FALSE(stopped.ok()) << left;
+    EXPECT_EQ(stopped.error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(more, -1) << "it is asked no more";
+  }
+}
+
 TEST(FitStepCost, RefusesWhatSettlesNothing) {
   std::mt19937 random(4);
   const std::vector<TimedStep> good = timed(random_cost(random));
@@ -247,6 +263,37 @@ TEST(NonnegativeLeastSquares, LeavesOutWhatWouldBeNegative) {
   const auto weights = nonnegative_least_squares(system);
   EXPECT_NEAR(weights[0], 1.4, 1e-12);
   EXPECT_EQ(weights[1], 0);
+}
+
+// Columns that are much alike take each other's place while the set of those with a weight grows.
+TEST(NonnegativeLeastSquares, NoOtherWeightsAreBetter) {
+  std::mt19937 random(8);
+  std::normal_distribution<double> normal;
+  int zeros = 0;
+  for (int round = 0; round < 100; ++round) {
+    LinearSystem system{.columns = std::vector(12, std::vector<double>(30)),
+                        .target = std::vector<double>(30)};
+    for (std::size_t row = 0; row < 30; ++row) {
+      const double common = normal(random);
+      for (std::vector<double>& column : system.columns) {
+        column[row] = common + 0.5 * normal(random);
+      }
+      system.target[row] = common + 0.5 * normal(random);
+    }
+    const auto weights = nonnegative_least_squares(system);
+    std::vector<double> rest = system.target;
+    for (std::size_t i = 0; i < 12 * 30; ++i) {
+      rest[i % 30] -= weights[i / 30] * system.columns[i / 30][i % 30];
+    }
+    for (std::size_t i = 0; i < 12; ++i) {
+      const std::vector<double>& column = system.columns[i];
+      const double gain = std::inner_product(column.begin(), column.end(), rest.begin(), 0.0);
+      EXPECT_LT(gain, 1e-9) << "a larger weight reduces no error";
+      EXPECT_TRUE(weights[i] == 0 || (weights[i] > 0 && gain > -1e-9)) << "nor does a smaller one";
+      zeros += weights[i] == 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(zeros, 100);
 }
 
 TEST(NonnegativeLeastSquares, NamesADependentColumn) {

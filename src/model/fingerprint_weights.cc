@@ -97,6 +97,9 @@ ModelSpec with_layers(ModelSpec spec, int layers) {
 Status load_repeated(const Checkpoint& checkpoint, const ModelSpec& spec,
                      const ComponentVariant& which, cpu::Team& team, std::byte* memory) {
   check(which.shards == 1, "a fingerprint has whole components");
+  if (Status same = checkpoint.unchanged(); !same.ok()) {
+    return same;
+  }
   LayerWeights layer;
   EmbeddingWeights embeddings;
   std::vector<Tensor> tensors;

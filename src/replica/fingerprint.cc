@@ -119,7 +119,8 @@ class Measurement {
     found.disturbed_steps = static_cast<int>(std::count_if(
         probes_.begin(), probes_.end(), [](const Probe& probe) { return probe.times_us.empty(); }));
     found.disturbed_steps += disturbed_wakes_ + (copies.disturbed ? 1 : 0);
-    const auto cost = fit_step_cost(found.steps);
+    // The fit computes for as long as many steps do.
+    const auto cost = fit_step_cost(found.steps, [this] { return !is_disturbed() || pause(); });
     if (!cost.ok()) {
       return cost.error();
     }

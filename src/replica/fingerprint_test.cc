@@ -119,5 +119,59 @@ TEST(Fingerprint, TimesDuringWhichRequestsComeAreDiscarded) {
   EXPECT_TRUE(none.empty());
 }
 
+// Measures a fingerprint, with a request in every so many looks after a turn, which is more than a
+// run takes. Returns the number of turns.
+int turns_with_requests(bool requests) {
+  constexpr int kLooksOfRuns = 20;
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, tiny(1), 1);
+  int turns = 0;
+  int looks = 0;
+  std::uint64_t came = 0;
+  const auto await_turn = [&] {
+    looks = 0;
+    return ++turns > 0;
+  };
+  const auto quiet = [&] {
+    came += requests && ++looks % kLooksOfRuns == 0 ? 1 : 0;
+    return std::optional(came);
+  };
+  const auto found = measure_fingerprint(
+      checkpoint, {.layers = {Precision::kBf16},
+                   .kv = {},
+                   .budget_s = 0,
+                   .harvest = {.await_turn = await_turn, .quiet = quiet},
+                   .told = [&](const FingerprintProgress& now) { EXPECT_EQ(now.discarded, 0); }});
+  EXPECT_TRUE(found.ok()) << found.error().message;
+  return turns;
+}
+
+TEST(Fingerprint, TheFitWaitsForRequestsToo) {
+  EXPECT_GT(turns_with_requests(true), turns_with_requests(false) + 2);
+}
+
+// A checkpoint whose files were written after it was opened. Reading it may end the process.
+class WrittenCheckpoint final : public Checkpoint {
+ public:
+  const ModelSpec& spec() const override { return spec_; }
+  const GenerationDefaults& generation() const override { return generation_; }
+  std::string description() const override { return "written"; }
+  void read_rows(TensorRole, int, std::int64_t, std::int64_t, float*) const override {
+    ADD_FAILURE() << "it is read";
+  }
+  Status unchanged() const override { return make_error(ErrorCode::kCorrupt, "it was written"); }
+  void release(TensorRole, int) const override {}
+
+ private:
+  const ModelSpec spec_ = tiny(2);
+  const GenerationDefaults generation_ = {};
+};
+
+TEST(Fingerprint, FilesThatWereWrittenSinceTheyWereOpenedAreNotRead) {
+  const auto found = measure_fingerprint(WrittenCheckpoint(), {.layers = {Precision::kBf16}});
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, ErrorCode::kCorrupt);
+}
+
 }  // namespace
 }  // namespace protean
