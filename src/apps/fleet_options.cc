@@ -11,6 +11,7 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
                  "the first token, prefix cache hits counted; freeness: the most free KV blocks "
                  "for each request, as in Llumnix; least-loaded: the fewest requests; "
                  "round-robin: in turn")
+      ->type_name("ROUTER")
       ->check(one_of({"first-token", "freeness", "least-loaded", "round-robin"}))
       ->capture_default_str()
       ->group("Devices");
@@ -47,7 +48,7 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
          "Halves of layers that a group's devices fetch, or drop with their KV, between two "
          "steps: more end sooner, and make these steps longer; 10000: all, to compare")
       ->type_name("N")
-      ->check(CLI::Range(1, kAllAtOnce))
+      ->check(whole_number(1, kAllAtOnce))
       ->capture_default_str()
       ->group("Devices");
   app.add_option("--device-timeout", options.device_timeout_s,
@@ -55,14 +56,14 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
                  "failed: their replica goes out of service, and its requests go on in others; 0: "
                  "never. A step must take less")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0, 86'400))
+      ->check(whole_number(0, 86'400))
       ->capture_default_str()
       ->group("Devices");
   app.add_option("--scaler-after", options.scaler_after_s,
                  "Seconds for which queued requests must lack KV, whatever policies free, before "
                  "more replicas are wanted (metric protean:replicas_wanted)")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0, 86'400))
+      ->check(whole_number(0, 86'400))
       ->capture_default_str()
       ->group("Devices");
 }

@@ -51,9 +51,9 @@ struct Form {
   // Shards of each component: the largest TP degree, which fixes the order of sums for life.
   int shards = 1;
   std::vector<Holding> group;  // what each device holds
-  // The weights of attention that devices keep: a device that holds some of a layer's shards has
-  // the weights of the aligned run of so many around them. It computes with those that it holds,
-  // and has KV of no others. 0: it has no others.
+  // The number of shards whose attention weights a device keeps: the aligned run of so many around
+  // those that it holds of a layer. It computes, and has KV of, only those that it holds. 0: it
+  // keeps no others.
   int attention_kept = 0;
   std::vector<LayerPrecision> layer_precision;  // one per layer
   Precision embeddings = Precision::kBf16;      // embedding matrix and LM head

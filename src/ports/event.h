@@ -39,8 +39,8 @@ struct MorphDone {
   MorphId id;
   std::int64_t pages_free = 0;  // free pages of the device after the commit
 };
-// The devices of Event::replica can compute nothing right any more, such as because memory is lost.
-// Comes before every StepDone and BlocksCopied that could bring what is wrong for it, and once.
+// The results of the devices of Event::replica are wrong from now on, such as because memory is
+// lost. Comes once, before every StepDone and BlocksCopied that could carry a wrong result.
 struct DevicesFailed {
   std::string why;  // goes on after "the replica": "has lost memory"
 };

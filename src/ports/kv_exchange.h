@@ -19,8 +19,8 @@ class KvExchange {
   // goes by its first replica. The copy takes place after the steps that the other has started and
   // before any later one. One BlocksCopied event with the id, of the replica that received,
   // follows, unless devices of either fail before. Until then, no step may write to the blocks of
-  // either, and no device may change which heads it holds. A unified group has computed a step
-  // since its replicas were unified.
+  // either, and no device may change which heads it holds. A unified group must have computed
+  // a step since its replicas were unified.
   virtual void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) = 0;
 };
 

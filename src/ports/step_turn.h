@@ -4,13 +4,13 @@
 
 namespace protean {
 
-// When one device may begin its steps, if models of unequal priority share its CPUs. Its calls may
-// come from several threads.
+// Says when one device may begin its steps, if models of unequal priority share its CPUs. Any
+// thread may call.
 class StepTurn {
  public:
   virtual ~StepTurn() = default;
 
-  // The device was given a step: its model has requests from now on, until rest().
+  // Tells that the device was given a step. Its model counts as having requests until rest().
   virtual void want() = 0;
   virtual void rest() = 0;
   // Waits until the device may begin a step. end() follows once the step is computed, in which the
@@ -18,6 +18,7 @@ class StepTurn {
   // was given up.
   virtual void begin() = 0;
   virtual void end(TimeNs waited_ns) = 0;
+  // Returns true while begin() waits.
   virtual bool waits() const = 0;
   // Ends a wait. From now on the device waits for no turn, and no other device waits for it.
   virtual void let_go() = 0;
