@@ -3,22 +3,21 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "control/predict.h"
 
 namespace protean {
 
 // How many layers of attention may pass to other devices between two joint steps: as many as
-// exchange their KV in about the time of a step. So activations wait for one chunk of KV at most as
-// long as they take themselves, and long exchanges alternate with steps (KunServe section 4.2).
-// Learns both times from the change itself. Times never decrease.
+// exchange their KV in the longest time that a step may take during a morph. So long exchanges
+// alternate with steps (KunServe section 4.2), and requests that decode wait no longer for a chunk
+// of KV than for a step with prompts, while those that wait for a group's KV cache get it in few
+// steps. Learns the time of a layer from the change itself. Times never decrease.
 class ExchangePace {
  public:
   // A joint step was started while none was in flight.
   void step_begun(TimeNs now_ns) { free_ns_ = layers_ == 0 ? now_ns : free_ns_; }
   // A joint step has ended.
-  void step_done(TimeNs now_ns) {
-    step_ns_ = std::max<TimeNs>(1, now_ns - free_ns_);
-    free_ns_ = now_ns;
-  }
+  void step_done(TimeNs now_ns) { free_ns_ = now_ns; }
   // Steps of a morph were given to the devices. `layers` of them move a layer's KV.
   void committed(int layers, bool steps_in_flight, TimeNs now_ns) {
     layers_ = layers;
@@ -39,15 +38,13 @@ class ExchangePace {
     if (!steps) {
       return most;
     }
-    if (step_ns_ == 0 || layer_ns_ == 0) {
-      return 1;
-    }
-    return static_cast<int>(std::clamp<TimeNs>(step_ns_ / layer_ns_, 1, most));
+    return layer_ns_ == 0 ? 1 : static_cast<int>(std::clamp<TimeNs>(kChunkNs / layer_ns_, 1, most));
   }
 
  private:
+  static constexpr auto kChunkNs = static_cast<TimeNs>(kShortStepS * kNsPerS);
+
   TimeNs free_ns_ = 0;   // when the devices ended what they did last, or began to do more
-  TimeNs step_ns_ = 0;   // of the latest joint step; 0: there was none
   TimeNs layer_ns_ = 0;  // in which a layer's KV moved; 0: not known
   int layers_ = 0;       // under way
 };

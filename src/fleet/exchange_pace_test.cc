@@ -5,7 +5,7 @@
 namespace protean {
 namespace {
 
-// A step of 100 ns ends at 1'000.
+// A step has ended.
 ExchangePace after_a_step() {
   ExchangePace pace;
   pace.step_begun(900);
@@ -26,46 +26,43 @@ TEST(ExchangePace, TheFirstLayerMovesAlone) {
   EXPECT_EQ(after_a_step().layers(8, true), 1);
 }
 
-TEST(ExchangePace, LayersMoveForAsLongAsAStepTakes) {
+TEST(ExchangePace, LayersMoveForAsLongAsAStepMayTake) {
   ExchangePace pace = after_a_step();
-  pace.committed(1, false, 2'000);
-  pace.morph_done(2'020);
-  EXPECT_EQ(pace.layers(8, true), 5);
+  pace.committed(1, false, kNsPerS);
+  pace.morph_done(kNsPerS + kNsPerS / 20);
+  EXPECT_EQ(pace.layers(8, true), 5) << "0.05 s a layer, 0.25 s a step";
   EXPECT_EQ(pace.layers(3, true), 3);
-  pace.committed(5, false, 3'000);
-  pace.morph_done(3'250);
-  EXPECT_EQ(pace.layers(8, true), 2) << "50 ns a layer";
-  pace.committed(2, false, 4'000);
-  pace.morph_done(5'000);
-  EXPECT_EQ(pace.layers(8, true), 1) << "a layer takes longer than a step";
+  pace.committed(5, false, 2 * kNsPerS);
+  pace.morph_done(2 * kNsPerS + kNsPerS / 2);
+  EXPECT_EQ(pace.layers(8, true), 2) << "0.1 s a layer";
+  pace.committed(2, false, 3 * kNsPerS);
+  pace.morph_done(4 * kNsPerS);
+  EXPECT_EQ(pace.layers(8, true), 1) << "a layer takes longer than a step may";
 }
 
 TEST(ExchangePace, StepsBeforeTheExchangeDoNotCount) {
   ExchangePace pace = after_a_step();
-  pace.step_begun(2'000);
-  pace.committed(1, true, 2'010);
-  pace.step_done(2'100);
-  pace.morph_done(2'125);
+  pace.step_begun(kNsPerS);
+  pace.committed(1, true, kNsPerS + kNsPerS / 100);
+  pace.step_done(2 * kNsPerS);
+  pace.morph_done(2 * kNsPerS + kNsPerS / 16);
   EXPECT_EQ(pace.layers(8, true), 4);
 }
 
 TEST(ExchangePace, AStepThatComesWhileLayersMoveDoesNotShortenTheirTime) {
   ExchangePace pace = after_a_step();
-  pace.committed(1, false, 2'000);
-  pace.step_begun(2'040);
-  pace.morph_done(2'050);
+  pace.committed(1, false, kNsPerS);
+  pace.step_begun(kNsPerS + kNsPerS / 10);
+  pace.morph_done(kNsPerS + kNsPerS / 8);
   EXPECT_EQ(pace.layers(8, true), 2);
 }
 
-TEST(ExchangePace, TimeWithoutAStepAndStepsThatMoveNoKvDoNotCount) {
+TEST(ExchangePace, StepsThatMoveNoKvDoNotCount) {
   ExchangePace pace = after_a_step();
-  pace.committed(1, false, 2'000);
-  pace.morph_done(2'050);
-  pace.step_begun(9'000);
-  pace.step_done(9'200);
-  EXPECT_EQ(pace.layers(8, true), 4);
-  pace.committed(0, false, 9'500);
-  pace.morph_done(9'900);
+  pace.committed(1, false, kNsPerS);
+  pace.morph_done(kNsPerS + kNsPerS / 16);
+  pace.committed(0, false, 2 * kNsPerS);
+  pace.morph_done(3 * kNsPerS);
   EXPECT_EQ(pace.layers(8, true), 4);
 }
 

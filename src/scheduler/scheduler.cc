@@ -84,7 +84,7 @@ Status Scheduler::add(Request request, TimeNs due_ns, TimeNs now_ns) {
   if (sequence->asks.call.value != 0) {
     sequence->behind = of_call_[sequence->asks.call]++;
   }
-  sequence->place = {sequence->asks.priority, place_due_ns, ++last_arrival_};
+  sequence->place = {sequence->asks.priority, place_due_ns, ++latest_.arrival};
   sequence->prompt_tokens = static_cast<int>(prompt);
   sequence->usage.prompt_tokens = static_cast<int>(prompt);
   enqueue(*sequence);
@@ -155,8 +155,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   displace_for_waiting();
   const std::int64_t preemptions_before = totals_.preemptions_total;
   budget_.begin_step(config_.max_num_batched_tokens);
-  divide_ready_work();
-  schedule_decodes(plan);
+  schedule_decodes(plan, deals_work() ? decodes_dealt() : divide_ready_work());
   budget_.begin_prompts();
   // A newcomer would be preempted again while KV is short.
   const bool admits = totals_.preemptions_total == preemptions_before || running_.empty();
@@ -171,7 +170,7 @@ std::optional<StepPlan> Scheduler::next_step(TimeNs now_ns) {
   if (plan.slices.empty()) {
     return std::nullopt;
   }
-  plan.id = StepId{++last_step_};
+  plan.id = StepId{++latest_.step};
   in_flight_.push_back({plan.id, precision_tag_, plan.slices, plan.samples.size(),
                         plan.scores.size(), budget_.cost_taken()});
   return plan;
@@ -188,14 +187,15 @@ bool Scheduler::may_decode(const Sequence& sequence) const {
 
 // Gives the step its share of all work, in flight or ready: as much as each other step that may be
 // in flight. So steps that are uneven become even again. A prompt that waits counts as the tokens
-// that prompts may take.
-void Scheduler::divide_ready_work() {
-  if (config_.steps_in_flight <= 1 || deals_work()) {
-    return;
+// that prompts may take. Returns how many decodes the step may take.
+int Scheduler::divide_ready_work() {
+  if (config_.steps_in_flight <= 1) {
+    return config_.max_num_seqs;
   }
   const int steps = std::max(1, config_.steps_in_flight - static_cast<int>(in_flight_.size()));
   double work = 0;
   std::int64_t all_tokens = 0;
+  std::int64_t decodes = 0;
   for (const InFlight& step : in_flight_) {
     work += step.cost;
     for (const SequenceSlice& slice : step.slices) {
@@ -213,6 +213,7 @@ void Scheduler::divide_ready_work() {
     all_tokens += tokens;
   };
   for (const auto& [place, sequence] : running_) {
+    decodes += sequence->pending() <= 1 ? 1 : 0;
     if (may_schedule(*sequence)) {
       add(*sequence);
     }
@@ -221,13 +222,26 @@ void Scheduler::divide_ready_work() {
        ++next) {
     add(*next->second);
   }
-  budget_.divide(work, all_tokens, config_.steps_in_flight);
+  const std::int64_t shares = budget_.divide(work, all_tokens, config_.steps_in_flight);
+  // If there are more shares than stages, each has a part of the decodes too: those that are ready
+  // again would else take a larger part of short steps than of long ones, and prompts a smaller
+  // one.
+  return shares > config_.steps_in_flight ? static_cast<int>(ceil_div(decodes, shares))
+                                          : config_.max_num_seqs;
 }
 
-void Scheduler::schedule_decodes(StepPlan& plan) {
-  const int most = deals_work() ? decodes_dealt() : config_.max_num_seqs;
+// Schedules at most so many decodes. If not all may be in the step, they take turns.
+void Scheduler::schedule_decodes(StepPlan& plan, int most) {
+  if (most < std::ssize(running_)) {
+    schedule_decodes(plan, running_.upper_bound(latest_.decode), most);
+  }
+  schedule_decodes(plan, running_.begin(), most);
+}
+
+void Scheduler::schedule_decodes(StepPlan& plan, std::map<QueuePlace, Sequence*>::iterator from,
+                                 int most) {
   // In order, so that a preempted sequence comes after the one that gets its blocks.
-  for (auto place = running_.begin();
+  for (auto place = from;
        place != running_.end() && has_room(plan) && std::ssize(plan.slices) < most;) {
     Sequence& sequence = *place->second;
     if (may_decode(sequence)) {
@@ -237,6 +251,7 @@ void Scheduler::schedule_decodes(StepPlan& plan) {
       }
       if (fits) {
         schedule(plan, sequence);
+        latest_.decode = sequence.place;
       }
       place = running_.upper_bound(sequence.place);  // preemption may have erased this place
     } else {

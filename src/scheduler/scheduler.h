@@ -161,7 +161,7 @@ class Scheduler {
   // their tokens, for adopt() of another scheduler.
   std::vector<std::unique_ptr<Sequence>> abandon();
   // The number of the latest step.
-  std::uint64_t last_step() const { return last_step_; }
+  std::uint64_t last_step() const { return latest_.step; }
 
   // Live migration (Llumnix): the KV of a sequence that decodes is copied while it goes on, except
   // for the last blocks, for which it pauses.
@@ -320,7 +320,8 @@ class Scheduler {
   void displace_for_waiting();
   bool must_wait(Sequence& sequence, int& passed_over);
   bool enter(Sequence& sequence);
-  void schedule_decodes(StepPlan& plan);
+  void schedule_decodes(StepPlan& plan, int most);
+  void schedule_decodes(StepPlan& plan, std::map<QueuePlace, Sequence*>::iterator from, int most);
   void schedule_prefills(StepPlan& plan);
   void admit_waiting(StepPlan& plan);
   bool waits_for_prefix(Sequence& sequence);
@@ -340,7 +341,7 @@ class Scheduler {
   void absorb_sequence(std::unique_ptr<Sequence> sequence, bool runs);
   bool preempt_last();
   void preempt(Sequence& sequence);
-  void divide_ready_work();
+  int divide_ready_work();
   bool deals_work() const { return config_.steps_in_flight > 1 && config_.balance.longest_first; }
   int decodes_dealt() const;
   Newcomer as_newcomer(Sequence& sequence) const;
@@ -376,8 +377,12 @@ class Scheduler {
   std::uint64_t kv_changes_ = 0;
   TimeNs now_ns_ = 0;  // the time of the latest call that passed one
   std::deque<InFlight> in_flight_;
-  std::uint64_t last_arrival_ = 0;
-  std::uint64_t last_step_ = 0;
+  struct Latest {
+    std::uint64_t arrival = 0;
+    std::uint64_t step = 0;
+    QueuePlace decode;  // of the sequence that decodes in a step
+  };
+  Latest latest_;
   StepBudget budget_;
   double hit_share_ = 0;  // share of recent prompts' tokens that the prefix cache had
   Observation totals_;    // only the *_total fields

@@ -12,7 +12,7 @@ SchedulerState Scheduler::release_all() {
   check(in_flight_.empty() && !exchanges_kv() && !shrinking(),
         "a scheduler gives up all at rest only");
   SchedulerState state{.cached = cache_.chains(precision_tag_),
-                       .last_step = last_step_,
+                       .last_step = latest_.step,
                        .hit_share = hit_share_,
                        .totals = totals_};
   std::vector<bool> reached(static_cast<std::size_t>(pool_.total()), false);
@@ -54,10 +54,10 @@ SchedulerState Scheduler::release_all() {
 void Scheduler::absorb(SchedulerState state) {
   check(sequences_.empty() && in_flight_.empty() && !exchanges_kv() && !shrinking(),
         "only an empty scheduler takes the place of others");
-  last_step_ = std::max(last_step_, state.last_step);
+  latest_.step = std::max(latest_.step, state.last_step);
   hit_share_ = state.hit_share;
   totals_ = state.totals.value_or(totals_);
-  exchange_.moved_before_step = last_step_ + 1;
+  exchange_.moved_before_step = latest_.step + 1;
   const auto stands_for = absorb_cached(state);
   for (std::unique_ptr<Sequence>& sequence : state.running) {
     sequence->precision_tag = precision_tag_;
@@ -108,7 +108,7 @@ void Scheduler::absorb_sequence(std::unique_ptr<Sequence> sequence, bool runs) {
   Sequence& absorbed = *sequence;
   check(!absorbed.scheduled() && absorbed.planned == absorbed.computed,
         "an absorbed sequence is in no step");
-  last_arrival_ = std::max(last_arrival_, absorbed.place.arrival);
+  latest_.arrival = std::max(latest_.arrival, absorbed.place.arrival);
   absorbed.refused = {};
   absorbed.held_until = 0;
   if (absorbed.asks.call.value != 0) {

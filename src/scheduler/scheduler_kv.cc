@@ -111,7 +111,7 @@ std::vector<BlockMove> Scheduler::next_moves(std::int64_t limit) {
   }
   kv_changes_ += moves.size();
   if (!moves.empty()) {
-    exchange_.moved_before_step = last_step_ + 1;
+    exchange_.moved_before_step = latest_.step + 1;
   }
   return moves;
 }

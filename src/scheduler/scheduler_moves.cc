@@ -63,7 +63,7 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
   now_ns_ = now_ns;
   Sequence& adopted = *sequence;
   adopted.behind = adopted.asks.call.value != 0 ? of_call_[adopted.asks.call]++ : 0;
-  adopted.place.arrival = ++last_arrival_;
+  adopted.place.arrival = ++latest_.arrival;
   adopted.refused = {};
   adopted.held_until = 0;
   if (blocks.empty()) {
@@ -92,7 +92,8 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
 
 std::optional<Scheduler::Decoding> Scheduler::decoding(RequestId request) const {
   const auto found = sequences_.find(request);
-  const std::uint64_t completed = in_flight_.empty() ? last_step_ : in_flight_.front().id.value - 1;
+  const std::uint64_t completed =
+      in_flight_.empty() ? latest_.step : in_flight_.front().id.value - 1;
   if (found == sequences_.end() || shrinking() || completed < exchange_.moved_before_step) {
     return std::nullopt;
   }

@@ -53,14 +53,15 @@ class StepBudget {
     cost_taken_ = 0;
   }
   // Gives the step an equal share of `work`, the cost of `tokens` tokens, as one of `stages` steps.
-  // Shares are halved again and again while they have more than the least number of tokens
-  // (lookahead, KunServe section 4.3).
-  void divide(double work, std::int64_t tokens, int stages) {
+  // Shares are halved again and again while the halves have the least number of tokens (lookahead,
+  // KunServe section 4.3). Returns the number of shares.
+  std::int64_t divide(double work, std::int64_t tokens, int stages) {
     std::int64_t steps = stages;
-    while (balance_.least_tokens > 0 && tokens > steps * balance_.least_tokens) {
+    while (balance_.least_tokens > 0 && tokens >= 2 * steps * balance_.least_tokens) {
       steps *= 2;
     }
     share_ = work / static_cast<double>(steps);
+    return steps;
   }
   void begin_prompts() { left_ = std::min(left_, prompt_limit_); }
 

@@ -1,6 +1,7 @@
 #include "scheduler/step_budget.h"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <optional>
 #include <utility>
@@ -48,7 +49,7 @@ TEST(StepBudget, HasRoomUntilItsShareIsTaken) {
   EXPECT_EQ(budget.cost_taken(), 99);
 }
 
-TEST(StepBudget, LookaheadHalvesSharesWhileTheyHaveMoreThanTheLeastTokens) {
+TEST(StepBudget, LookaheadHalvesSharesWhileTheHalvesHaveTheLeastTokens) {
   const auto first_step = [](std::int64_t tokens) {
     StepBudget budget({.per_token = 1, .least_tokens = 100});
     budget.begin_step(10'000);
@@ -56,9 +57,10 @@ TEST(StepBudget, LookaheadHalvesSharesWhileTheyHaveMoreThanTheLeastTokens) {
     return budget.tokens_of(0, 10'000, 1);
   };
   EXPECT_EQ(first_step(40), 20) << "as many steps as stages";
-  EXPECT_EQ(first_step(200), 100);
+  EXPECT_EQ(first_step(399), 199);
+  EXPECT_EQ(first_step(400), 100) << "four steps";
   EXPECT_EQ(first_step(800), 100);
-  EXPECT_EQ(first_step(1000), 62) << "sixteen steps";
+  EXPECT_EQ(first_step(1000), 125) << "eight steps";
 }
 
 // A scheduler for two stages with many sequences, whose steps are completed one by one.
@@ -119,6 +121,43 @@ TEST_F(TwoStages, BecomeEvenAgainWhenManyArrive) {
   }
   EXPECT_EQ(next(), 16U);
   EXPECT_EQ(next(), 16U);
+}
+
+// Each of many steps has a part of the decodes, and none has a second turn before all had their
+// first: short steps would else be full of those that are ready again, and prompts would wait.
+TEST(StepsInFlight, DecodesTakeTurnsInShortSteps) {
+  constexpr int kDecodes = 16;
+  SchedulerConfig config = config_of(600);
+  config.max_num_seqs = 64;
+  config.max_num_batched_tokens = 256;
+  config.max_model_len = 1'200;
+  config.steps_in_flight = 2;
+  config.balance.least_tokens = 32;
+  Scheduler scheduler(config);
+  for (std::uint64_t id = 1; id <= kDecodes; ++id) {
+    ASSERT_TRUE(scheduler.add(request(id, {1, 2, 3}, 40), static_cast<TimeNs>(id)).ok());
+  }
+  while (scheduler.observe().waiting > 0) {
+    complete(scheduler, scheduler.next_step().value());
+  }
+  ASSERT_TRUE(scheduler.add(request(kDecodes + 1, counting(1'000), 1), kDecodes + 1).ok());
+  std::vector<std::uint64_t> decodes;
+  for (int step = 0; step < 8; ++step) {
+    const StepPlan plan = scheduler.next_step().value();
+    int prompt_tokens = 0;
+    for (const SequenceSlice& slice : plan.slices) {
+      if (slice.request.value <= kDecodes) {
+        decodes.push_back(slice.request.value);
+      } else {
+        prompt_tokens = slice.token_count;
+      }
+    }
+    EXPECT_GE(prompt_tokens, 31) << "step " << step << ", whose share is 33 tokens";
+    complete(scheduler, plan);
+  }
+  std::sort(decodes.begin(), decodes.end());
+  EXPECT_EQ(std::ssize(decodes), 8) << "one in each of 16 shares";
+  EXPECT_EQ(std::adjacent_find(decodes.begin(), decodes.end()), decodes.end());
 }
 
 // With KV full, the sequence that comes last waits or gives way, not one that comes before it.
