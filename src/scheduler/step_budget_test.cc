@@ -160,6 +160,25 @@ TEST(StepsInFlight, DecodesTakeTurnsInShortSteps) {
   EXPECT_EQ(std::adjacent_find(decodes.begin(), decodes.end()), decodes.end());
 }
 
+// A prompt that waits for KV is in no step, so it does not make steps shorter.
+TEST(StepsInFlight, PromptsThatFindNoKvAreNoWork) {
+  SchedulerConfig config = config_of(40);
+  config.max_num_seqs = 64;
+  config.max_num_batched_tokens = 256;
+  config.max_model_len = 160;
+  config.steps_in_flight = 2;
+  config.balance.least_tokens = 8;
+  Scheduler scheduler(config);
+  for (std::uint64_t id = 1; id <= 16; ++id) {
+    ASSERT_TRUE(scheduler.add(request(id, {1, 2, 3}, 20), static_cast<TimeNs>(id)).ok());
+  }
+  while (scheduler.observe().waiting > 0) {
+    complete(scheduler, scheduler.next_step().value());
+  }
+  ASSERT_TRUE(scheduler.add(request(17, counting(150), 1), 17).ok());
+  EXPECT_EQ(std::ssize(scheduler.next_step().value().slices), 8) << "half of the decodes";
+}
+
 // With KV full, the sequence that comes last waits or gives way, not one that comes before it.
 TEST(StepsInFlight, NoSequenceGivesItsBlocksToALaterOne) {
   SchedulerConfig config = config_of(2);
