@@ -185,6 +185,16 @@ bool Scheduler::may_decode(const Sequence& sequence) const {
   return !sequence.scheduled() && sequence.pending() == 1 && !is_paused(sequence);
 }
 
+// Takes the blocks of a waiting sequence from `free` ones. Returns false if they do not suffice.
+bool Scheduler::takes_of(std::int64_t& free, Sequence& sequence) const {
+  std::int64_t needed = blocks_for(std::ssize(sequence.tokens));
+  if (needed > free && !is_refused(sequence)) {
+    needed = as_newcomer(sequence).blocks;
+  }
+  free -= needed;
+  return free >= 0;
+}
+
 // Gives the step its share of all work, in flight or ready: as much as each other step that may be
 // in flight. So steps that are uneven become even again. A prompt that waits and finds KV counts as
 // the tokens that prompts may take. Returns how many decodes the step may take.
@@ -220,13 +230,14 @@ int Scheduler::divide_ready_work() {
   }
   std::int64_t blocks = pool_.free() - free_reserve();
   std::int64_t places = config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
-  for (auto next = waiting_.places().begin();
-       next != waiting_.places().end() && prompt_tokens > 0 && places > 0; ++next, --places) {
-    blocks -= blocks_for(std::ssize(next->second->tokens));
-    if (blocks < 0) {
+  for (const auto& [place, sequence] : waiting_.places()) {
+    if (!fits_now(*sequence) || sequence->held_until > 0) {
+      continue;  // those behind it need not wait for it
+    }
+    if (prompt_tokens <= 0 || places-- <= 0 || !takes_of(blocks, *sequence)) {
       break;
     }
-    add(*next->second);
+    add(*sequence);
   }
   const std::int64_t shares = budget_.divide(work, all_tokens, config_.steps_in_flight);
   // If there are more shares than stages, each has a part of the decodes too: those that are ready
@@ -280,9 +291,7 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
 // Gives the sequence blocks for all its tokens, cached ones first, or gives it none.
 bool Scheduler::admit(Sequence& sequence) {
   const std::int64_t reserve = free_reserve();
-  const bool as_refused =
-      pool_.free() <= sequence.refused.free && changes() == sequence.refused.changes;
-  if (!running_.empty() && (pool_.free() <= reserve || as_refused)) {
+  if (!running_.empty() && (pool_.free() <= reserve || is_refused(sequence))) {
     return false;
   }
   sequence.precision_tag = precision_tag_;

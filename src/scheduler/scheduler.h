@@ -341,6 +341,11 @@ class Scheduler {
   void absorb_sequence(std::unique_ptr<Sequence> sequence, bool runs);
   bool preempt_last();
   void preempt(Sequence& sequence);
+  // Returns true if trying to admit the sequence would fail as it did last.
+  bool is_refused(const Sequence& sequence) const {
+    return pool_.free() <= sequence.refused.free && changes() == sequence.refused.changes;
+  }
+  bool takes_of(std::int64_t& free, Sequence& sequence) const;
   int divide_ready_work();
   bool deals_work() const { return config_.steps_in_flight > 1 && config_.balance.longest_first; }
   int decodes_dealt() const;

@@ -182,6 +182,41 @@ TEST_F(ShortStepsWithoutKv, PromptsThatWaitForKvAreNoWork) {
   }
 }
 
+// Four sequences that decode, one of which has more than half of KV.
+class FullKv : public TwoStages {
+ protected:
+  FullKv() : TwoStages(full()) {
+    add(3);
+    EXPECT_TRUE(scheduler_.add(request(++last_, counting(240), 60)).ok());
+    for (int step = 0; step < 8; ++step) {
+      next();
+    }
+    EXPECT_EQ(scheduler_.observe().waiting, 0);
+  }
+
+  static SchedulerConfig full() {
+    SchedulerConfig config = TwoStages::config();
+    config.kv_blocks = 100;
+    config.max_model_len = 400;
+    return config;
+  }
+};
+
+TEST_F(FullKv, APromptWhoseBlocksAreCachedIsWork) {
+  ASSERT_TRUE(scheduler_.add(request(++last_, counting(242), 1)).ok());
+  next();
+  next();
+  EXPECT_EQ(scheduler_.observe().waiting, 0);
+}
+
+TEST_F(FullKv, APromptThatFindsNoKvIsNoWork) {
+  ASSERT_TRUE(scheduler_.add(request(++last_, counting(240, 500), 1)).ok());
+  for (int step = 0; step < 4; ++step) {
+    EXPECT_EQ(next(), 2U) << "half of the decodes";
+  }
+  EXPECT_EQ(scheduler_.observe().waiting, 1);
+}
+
 // With KV full, the sequence that comes last waits or gives way, not one that comes before it.
 TEST(StepsInFlight, NoSequenceGivesItsBlocksToALaterOne) {
   SchedulerConfig config = config_of(2);
