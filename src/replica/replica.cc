@@ -194,7 +194,7 @@ LoadProgress progress_of(const WeightSource& source) {
                                                                    std::int64_t total) {
     bar(done, total);
     if (turn) {
-      (void)turn();  // what is begun is loaded, in haste if the server ends
+      (void)turn();  // what is begun is loaded, in haste if it is to end
     }
   };
 }

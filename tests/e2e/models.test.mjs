@@ -318,6 +318,65 @@ describe('models that come and go', () => {
   });
 });
 
+describe('work in the background', () => {
+  it('is taken back by an operator, and is refused if it makes no sense or the files are of another model', async () => {
+    const folder = join(scratch, 'story');
+    cpSync(builtin, folder, { recursive: true });
+    const server = await Server.startWith({ path: ['--model', `story=${folder}`] }, '--admin-port', '0', '--kv-cache-memory', '16MiB',
+      '--variant-cache', join(scratch, 'never timed'), ...small);
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}/admin`;
+      const call = async (method, path, body) => {
+        const reply = await fetch(`${admin}/${path}`, { method, body: body && JSON.stringify(body) });
+        return { status: reply.status, ...await reply.json() };
+      };
+      const found = async (name) => (await call('GET', 'models')).models.find(({ model }) => model === name);
+      const gone = (name) => until(async () => await found(name) === undefined, () => server.log);
+
+      assert.equal((await call('DELETE', 'profile')).status, 409);
+      assert.equal((await call('DELETE', 'intent')).status, 409);
+      assert.equal((await call('POST', 'profile')).status, 202);
+      assert.equal((await call('POST', 'models', { name: 'queued', model: random })).status, 202);
+      assert.equal((await call('PUT', 'intent', { intent: 'min-cost' })).status, 202);
+      const { status, residence } = await call('DELETE', 'models?model=queued');
+      assert.deepEqual([status, residence], [202, 'leaving']);
+      await gone('queued');
+      assert.equal((await call('DELETE', 'intent')).status, 202);
+      await until(async () => (await call('GET', 'intent')).change.state === 'cancelled', () => server.log);
+      assert.match((await call('GET', 'profile')).state, /waiting|profiling/, 'it goes on');
+      assert.equal((await call('DELETE', 'profile')).status, 202);
+      await until(async () => (await call('GET', 'profile')).state === 'cancelled', () => server.log);
+      await call('POST', 'models', { name: 'begun', model: random });
+      assert.equal((await call('DELETE', 'models?model=begun')).status, 202);
+      await gone('begun');
+
+      await call('POST', 'models', { name: 'many', model: random, threads: 4096 });
+      const many = await until(async () => (await found('many'))?.residence === 'failed' && found('many'), () => server.log);
+      assert.match(many.error, /threads 4096: this process may use \d+ CPUs?: use at most \d+ threads/);
+
+      rmSync(folder, { recursive: true });
+      cpSync(random, folder, { recursive: true });
+      const another = /holds another model than story serves: put its files back, or deploy the other model under another name/;
+      await call('PUT', 'intent', { intent: 'min-memory' });
+      const { error } = await until(async () => {
+        const { change } = await call('GET', 'intent');
+        return change.state === 'failed' && change;
+      }, () => server.log);
+      assert.match(error, another);
+      await call('POST', 'profile');
+      assert.match((await until(async () => {
+        const profile = await call('GET', 'profile');
+        return profile.state === 'failed' && profile;
+      }, () => server.log)).error, another);
+      assert.equal((await stream(clientOf(server), 'story')).length > 0, true);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+});
+
 describe('a file of models', () => {
   const file = (text) => {
     const path = join(scratch, 'models.toml');
