@@ -186,8 +186,8 @@ bool Scheduler::may_decode(const Sequence& sequence) const {
 }
 
 // Gives the step its share of all work, in flight or ready: as much as each other step that may be
-// in flight. So steps that are uneven become even again. A prompt that waits counts as the tokens
-// that prompts may take. Returns how many decodes the step may take.
+// in flight. So steps that are uneven become even again. A prompt that waits and finds KV counts as
+// the tokens that prompts may take. Returns how many decodes the step may take.
 int Scheduler::divide_ready_work() {
   if (config_.steps_in_flight <= 1) {
     return config_.max_num_seqs;
@@ -218,8 +218,14 @@ int Scheduler::divide_ready_work() {
       add(*sequence);
     }
   }
-  for (auto next = waiting_.places().begin(); next != waiting_.places().end() && prompt_tokens > 0;
-       ++next) {
+  std::int64_t blocks = pool_.free() - free_reserve();
+  std::int64_t places = config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
+  for (auto next = waiting_.places().begin();
+       next != waiting_.places().end() && prompt_tokens > 0 && places > 0; ++next, --places) {
+    blocks -= blocks_for(std::ssize(next->second->tokens));
+    if (blocks < 0) {
+      break;
+    }
     add(*next->second);
   }
   const std::int64_t shares = budget_.divide(work, all_tokens, config_.steps_in_flight);
