@@ -11,9 +11,8 @@ Status check_same_model(const OpenModel& model, const ModelFiles& files) {
              ? Status()
              : make_error(
                    ErrorCode::kInvalidArgument,
-                   "{} holds another model than {} serves: put its files back, or deploy the other "
-                   "model under another name and remove {}",
-                   model.setting.model.model, name_of(model), name_of(model));
+                   "{} is another model now: remove {} and deploy it again, or put its files back",
+                   model.setting.model.model, name_of(model));
 }
 
 Status renew_files(OpenModel& model) {

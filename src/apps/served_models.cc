@@ -99,7 +99,10 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
       .card = card_of(setting, files, sizing.form)};
 }
 
-void log_start(const ModelFiles& files, const Sizing& sizing) {
+// Warnings name the model if it is one of several.
+void log_start(const OpenModel& model, bool of_several) {
+  const ModelFiles& files = *model.files;
+  const Sizing& sizing = model.replica.sizing;
   log::info("protean {}: {} ({}), {}", kVersion, files.name, files.checkpoint->description(),
             to_string(sizing.form));
   if (files.chat.template_source.empty()) {
@@ -110,7 +113,7 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
     log::info("device {}: {}", device, to_string(sizing.cpus[device]));
   }
   for (const std::string& warning : sizing.warnings) {
-    log::warning("{}", warning);
+    log::warning("{}{}", of_several ? name_of(model) + ": " : "", warning);
   }
 }
 
@@ -346,7 +349,7 @@ Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& op
   machine.free_memory_bytes = std::max<std::int64_t>(0, free_bytes);
   auto model = open_model(std::move(setting), options, machine, 2);
   if (model.ok()) {
-    log_start(*model->files, model->replica.sizing);
+    log_start(*model, true);
   }
   return model;
 }
@@ -441,7 +444,7 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
     return error_of_models(errors, static_cast<std::size_t>(count));
   }
   for (const OpenModel& model : models) {
-    log_start(*model.files, model.replica.sizing);
+    log_start(model, models.size() > 1);
   }
   return models;
 }

@@ -414,6 +414,9 @@ GroupConfig groups_of(const ReplicaOptions& options, const ModelSpec& spec, Work
   GroupConfig groups = group_config(options, spec).value_or(GroupConfig());
   groups.scaler_after_ns = options.scaler_after_ns;
   groups.devices = may_join(options) ? &workers : nullptr;
+  if (spec.parallel_halves) {
+    groups.why_not = "replicas of a model whose attention and MLP compute in parallel do not join";
+  }
   return groups;
 }
 

@@ -301,6 +301,7 @@ describe('models that come and go', () => {
       assert.equal((await remove('third')).status, 404);
       assert.match((await deploy({ name: 'a', model: random, dtyp: 'w8' })).error.message, /'dtyp' is no flag of a model: did you mean dtype\?/);
       assert.match((await deploy({ name: 'a', model: random, morph: 'fast' })).error.message, /--morph: 'fast' is none of/);
+      assert.match((await deploy({ morph: true, name: 'a', model: random })).error.message, /'morph' takes a value/);
       assert.match((await deploy({ name: 'a' })).error.message, /"model" is missing/);
       assert.match((await deploy({ model: random })).error.message, /send {"name"/);
       assert.equal((await deploy({ name: 'a', model: '/nowhere/a' })).status, 202);
@@ -358,7 +359,7 @@ describe('work in the background', () => {
 
       rmSync(folder, { recursive: true });
       cpSync(random, folder, { recursive: true });
-      const another = /holds another model than story serves: put its files back, or deploy the other model under another name/;
+      const another = /story is another model now: remove story and deploy it again, or put its files back/;
       await call('PUT', 'intent', { intent: 'min-memory' });
       const { error } = await until(async () => {
         const { change } = await call('GET', 'intent');
@@ -385,11 +386,13 @@ describe('a file of models', () => {
   };
 
   it('gives each model flags of its own, in its order', async () => {
-    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\npriority = 3\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\n`);
+    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\npriority = 3\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\nmax-model-len = "auto"\nkv-cache-memory = "20MiB"\n`);
     const server = await Server.startWith({ path: ['--models', path] }, '--admin-port', '0', '--device-memory', '128MiB', ...small);
     try {
       const { data } = await clientOf(server).models.list();
-      assert.deepEqual(data.map(({ id, max_model_len: length }) => [id, length]), [['zebra', 128], ['stripes', 128], ['org/story', 512]]);
+      const lowered = server.log.match(/org\/story: KV memory holds (\d+) tokens: --max-model-len is lowered/);
+      assert.ok(lowered, server.log);
+      assert.deepEqual(data.map(({ id, max_model_len: length }) => [id, length]), [['zebra', 128], ['stripes', 128], ['org/story', Number(lowered[1])]]);
       assert.equal(await stream(clientOf(server), 'org/story'), await aloneText(builtin));
       await server.logged(/operators' port: (\S+)/);
       const { models } = await (await fetch(`http://${server.log.match(/operators' port: (\S+)/)[1]}/admin/models`)).json();

@@ -172,6 +172,11 @@ HttpHandler::Answer migrate(Service& service, const HttpCall& call) {
   const int to = number("to", last);
   const bool counted = fields.contains("requests");
   const int requests = counted ? number("requests", kAll) : kAll;
+  if (last == 0) {
+    return error_reply({.message =
+                            "requests move between replicas, and the model has one: serve it with "
+                            "--data-parallel-size 2, or more"});
+  }
   if (from < 0 || to < 0 || from == to || requests < 1 || fields.size() != (counted ? 3U : 2U)) {
     return error_reply(
         {.message = fmt::format(R"(send {{"from": 0, "to": 1, "requests": 4}} with two replicas )"
