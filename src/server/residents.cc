@@ -32,13 +32,13 @@ bool is_control(char letter) {
   return value < 0x20 || value == 0x7f;
 }
 
-constexpr std::string_view to_string(Deployment::State state) {
+constexpr std::string_view to_string(DeployJob::State state) {
   switch (state) {
-    case Deployment::State::kUnderWay:
+    case DeployJob::State::kUnderWay:
       return "deploying";
-    case Deployment::State::kTakenBack:
+    case DeployJob::State::kTakenBack:
       return "leaving";
-    case Deployment::State::kFailed:
+    case DeployJob::State::kFailed:
       return "failed";
   }
   return "";
@@ -147,7 +147,7 @@ Checked<std::string> Residents::deploy(const std::string& body) {
                     .param = "name"};
   }
   const auto before = deploying_.find(name);
-  if (before != deploying_.end() && before->second.state == Deployment::State::kTakenBack) {
+  if (before != deploying_.end() && before->second.state == DeployJob::State::kTakenBack) {
     return ApiError{
         .status = 409,
         .message = fmt::format("the deployment of \"{}\" is being taken back: try again "
@@ -156,7 +156,7 @@ Checked<std::string> Residents::deploy(const std::string& body) {
         .param = "name"};
   }
   if (models_.find(name) != nullptr ||
-      (before != deploying_.end() && before->second.state == Deployment::State::kUnderWay)) {
+      (before != deploying_.end() && before->second.state == DeployJob::State::kUnderWay)) {
     return ApiError{.status = 409,
                     .message = fmt::format("there is a model named \"{}\": remove it first, or "
                                            "choose another name",
@@ -174,7 +174,7 @@ void Residents::deployed(std::shared_ptr<Host> host) {
   const std::vector<std::string>& names = host->service.model().names;
   const auto asked = deploying_.find(names.front());
   const bool taken_back =
-      asked != deploying_.end() && asked->second.state == Deployment::State::kTakenBack;
+      asked != deploying_.end() && asked->second.state == DeployJob::State::kTakenBack;
   if (asked != deploying_.end()) {
     deploying_.erase(asked);
   }
@@ -186,7 +186,7 @@ void Residents::deployed(std::shared_ptr<Host> host) {
     if (taken_back) {
       log::info("the deployment of {} is taken back", names.front());
     } else if (taken != names.end()) {
-      deploying_[names.front()] = {Deployment::State::kFailed,
+      deploying_[names.front()] = {DeployJob::State::kFailed,
                                    fmt::format("another model is named \"{}\"", *taken)};
     }
     loader_->remove(hosts_.size() - 1);
@@ -202,7 +202,7 @@ void Residents::deployed(std::shared_ptr<Host> host) {
 // A failure is shown until another deployment takes its name or it is removed; of many, some go.
 void Residents::failed(const std::string& name, const Error& error) {
   const auto asked = deploying_.find(name);
-  if (asked != deploying_.end() && asked->second.state == Deployment::State::kTakenBack) {
+  if (asked != deploying_.end() && asked->second.state == DeployJob::State::kTakenBack) {
     log::info("the deployment of {} is taken back", name);
     deploying_.erase(asked);
     return;
@@ -210,14 +210,14 @@ void Residents::failed(const std::string& name, const Error& error) {
   log::error("{} is not deployed: {}", name, error.message);
   while (std::ssize(deploying_) > kMostShownDeployments) {
     const auto old = std::find_if(deploying_.begin(), deploying_.end(), [](const auto& one) {
-      return one.second.state == Deployment::State::kFailed;
+      return one.second.state == DeployJob::State::kFailed;
     });
     if (old == deploying_.end()) {
       break;
     }
     deploying_.erase(old);
   }
-  deploying_[name] = {Deployment::State::kFailed, error.message};
+  deploying_[name] = {DeployJob::State::kFailed, error.message};
 }
 
 void Residents::cancel_all(const ApiError& why) {
@@ -233,12 +233,12 @@ std::optional<std::string_view> Residents::take_back(const std::string& name) {
   if (found == deploying_.end()) {
     return std::nullopt;
   }
-  if (found->second.state == Deployment::State::kFailed) {
+  if (found->second.state == DeployJob::State::kFailed) {
     deploying_.erase(found);
     return "removed";
   }
-  if (std::exchange(found->second.state, Deployment::State::kTakenBack) ==
-      Deployment::State::kUnderWay) {
+  if (std::exchange(found->second.state, DeployJob::State::kTakenBack) ==
+      DeployJob::State::kUnderWay) {
     loader_->take_back_deployment(name);
   }
   return "leaving";

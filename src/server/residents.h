@@ -57,7 +57,7 @@ struct ProfileJob {
 };
 
 // A model that is being deployed, or could not be.
-struct Deployment {
+struct DeployJob {
   enum class State { kUnderWay, kTakenBack, kFailed };
   State state = State::kUnderWay;
   std::string error = {};  // of kFailed
@@ -156,7 +156,7 @@ class Residents {
   std::vector<std::shared_ptr<Host>> hosts_;  // null: the model was removed
   Models models_;
   std::vector<std::size_t> leaving_;             // places of models that are removed
-  std::map<std::string, Deployment> deploying_;  // by name
+  std::map<std::string, DeployJob> deploying_;   // by name
   std::map<std::string, IntentChange> changes_;  // the latest one, by name
   std::map<std::string, ProfileJob> profiles_;   // the latest one, by name
   std::map<std::string, int> moves_;             // that were begun without an operator, by name

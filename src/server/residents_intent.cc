@@ -186,7 +186,7 @@ void Residents::watch_loads() {
 
 bool Residents::is_settled() const {
   const bool deploying = std::any_of(deploying_.begin(), deploying_.end(), [](const auto& one) {
-    return one.second.state != Deployment::State::kFailed;
+    return one.second.state != DeployJob::State::kFailed;
   });
   const bool changing = std::any_of(changes_.begin(), changes_.end(),
                                     [](const auto& one) { return !has_ended(one.second); });
