@@ -2,12 +2,12 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
-#include <boost/json/serialize.hpp>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 
+#include "apps/flag_values.h"
 #include "apps/help.h"
 #include "base/nearest.h"
 
@@ -52,30 +52,6 @@ Result<std::string> take_config_path(std::vector<std::string>& arguments) {
     place = arguments.erase(place, place + (joined ? 1 : 2));
   }
   return path;
-}
-
-Status append_value(const std::string& flag, const toml::node& value,
-                    std::vector<std::string>& arguments) {
-  if (const auto* list = value.as_array()) {
-    for (const toml::node& item : *list) {
-      if (Status added = append_value(flag, item, arguments); !added.ok()) {
-        return added;
-      }
-    }
-  } else if (const auto boolean = value.value_exact<bool>()) {
-    arguments.push_back((*boolean ? "--" : "--no-") + flag);
-  } else if (const auto text = value.value_exact<std::string>()) {
-    arguments.push_back("--" + flag + "=" + *text);
-  } else if (const auto integer = value.value_exact<std::int64_t>()) {
-    arguments.push_back("--" + flag + "=" + std::to_string(*integer));
-  } else if (const auto number = value.value_exact<double>()) {
-    arguments.push_back(fmt::format("--{}={}", flag, *number));
-  } else {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "line {}: '{}' must be a string, number, boolean or a list of them",
-                      value.source().begin.line, flag);
-  }
-  return {};
 }
 
 bool knows(const CLI::App& app, const std::string& flag) {
@@ -153,12 +129,10 @@ Status append_table(const toml::table& table, const CLI::App& root, const CLI::A
       }
       continue;
     }
-    // A switch that is off by default has no --no- form and needs none.
-    const bool switched_off = value.value_exact<bool>() == false && !knows(app, "no-" + flag);
-    if (switched_off || is_given(given, flag)) {
+    if (is_given(given, flag)) {
       continue;
     }
-    if (Status added = append_value(flag, value, arguments); !added.ok()) {
+    if (Status added = append_flag(app, flag, value, arguments); !added.ok()) {
       return added;
     }
   }
@@ -284,9 +258,7 @@ Status append_flags(const toml::table& table, const CLI::App& app,
                         value.source().begin.line, key.str(),
                         advice(nearest(flag, flags_of(app)), "protean serve"));
     }
-    const bool switched_off = value.value_exact<bool>() == false && !knows(app, "no-" + flag);
-    if (Status added = switched_off ? Status() : append_value(flag, value, arguments);
-        !added.ok()) {
+    if (Status added = append_flag(app, flag, value, arguments); !added.ok()) {
       return added;
     }
   }
@@ -331,31 +303,6 @@ Result<std::vector<TableArguments>> read_tables(const std::string& flag, const s
   return ordered;
 }
 
-namespace {
-
-Status append_json(const std::string& flag, const boost::json::value& value,
-                   std::vector<std::string>& arguments) {
-  if (const auto* list = value.if_array()) {
-    for (const boost::json::value& item : *list) {
-      if (Status added = append_json(flag, item, arguments); !added.ok()) {
-        return added;
-      }
-    }
-  } else if (const bool* boolean = value.if_bool()) {
-    arguments.push_back((*boolean ? "--" : "--no-") + flag);
-  } else if (const auto* text = value.if_string()) {
-    arguments.push_back(fmt::format("--{}={}", flag, std::string_view(*text)));
-  } else if (value.is_number()) {
-    arguments.push_back(fmt::format("--{}={}", flag, boost::json::serialize(value)));
-  } else {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "'{}' must be a string, number, boolean or a list of them", flag);
-  }
-  return {};
-}
-
-}  // namespace
-
 Result<std::vector<std::string>> read_flags(const boost::json::object& fields,
                                             const CLI::App& app) {
   std::vector<std::string> arguments;
@@ -367,8 +314,7 @@ Result<std::vector<std::string>> read_flags(const boost::json::object& fields,
                         std::string_view(key),
                         advice(nearest(flag, flags_of(app)), "protean serve"));
     }
-    const bool switched_off = value == false && !knows(app, "no-" + flag);
-    if (Status added = switched_off ? Status() : append_json(flag, value, arguments); !added.ok()) {
+    if (Status added = append_flag(app, flag, value, arguments); !added.ok()) {
       return added.error();
     }
   }
@@ -415,11 +361,25 @@ std::vector<std::string> unknown_variables(const CLI::App& root,
   return lines;
 }
 
+std::string explain_values(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string text = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) {
+    return text;
+  }
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() == 1 && option->count() > 1) {
+      return fmt::format("{} is given {} but takes one value: give it once", option->get_name(),
+                         option->count() == 2 ? "twice" : fmt::format("{} times", option->count()));
+    }
+  }
+  return text.ends_with(" missing") ? text.substr(0, text.find(':')) + " needs a value" : text;
+}
+
 std::string explain(const CLI::App& root, const CLI::ParseError& error) {
   const CLI::App& app = failed_command(root);
   const std::string command = command_name(app);
   const std::string word = offending_word(app);
-  std::string text = error.what();
+  std::string text = explain_values(app, error);
   if (is_flag(word)) {
     text = unknown_flag(root, app, word);
   } else if (!word.empty()) {

@@ -28,7 +28,8 @@ Result<std::vector<TableArguments>> read_tables(const std::string& flag, const s
                                                 const CLI::App& app);
 
 // Reads a JSON object whose keys are flags of `app` without the dashes, with - or _, and whose
-// values are strings, numbers, booleans or lists of them. Returns them as arguments.
+// values are strings and numbers, lists of them for a flag that may be repeated, or booleans for a
+// switch. Returns them as arguments. Errors name the key.
 Result<std::vector<std::string>> read_flags(const boost::json::object& fields, const CLI::App& app);
 
 // Gives every --flag of `app` and its subcommands the environment variable PROTEAN_FLAG, and
@@ -40,6 +41,9 @@ void name_environment(CLI::App& app);
 // command reads.
 std::vector<std::string> unknown_variables(const CLI::App& root,
                                            std::span<const std::string> environment);
+
+// Explains an error of parsing arguments of `app`; in words if a flag has too many values or none.
+std::string explain_values(const CLI::App& app, const CLI::ParseError& error);
 
 // Explains in one line what is wrong with the command line: the offending word, and the nearest
 // command or flag.

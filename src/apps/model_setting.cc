@@ -1,5 +1,6 @@
 #include "apps/model_setting.h"
 
+#include <boost/json/serialize.hpp>
 #include <map>
 #include <utility>
 
@@ -27,9 +28,22 @@ Result<ModelSetting> setting_of(const ModelSetting& common, const std::string& n
   try {
     app.parse(std::vector<std::string>(flags.rbegin(), flags.rend()));  // takes them from the back
   } catch (const CLI::ParseError& error) {
-    return make_error(ErrorCode::kInvalidArgument, "{}", error.what());
+    return make_error(ErrorCode::kInvalidArgument, "{}", explain_values(app, error));
   }
   return setting;
+}
+
+// Returns an error if a JSON object names no model.
+Status check_model(const boost::json::object& fields) {
+  const boost::json::value* model = fields.if_contains("model");
+  const boost::json::string* text = model == nullptr ? nullptr : model->if_string();
+  if (text != nullptr && !text->empty()) {
+    return {};
+  }
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "\"model\" is {}: give a path, or a name on a hub that was pulled, as a string",
+      model == nullptr ? "missing" : (text == nullptr ? boost::json::serialize(*model) : "empty"));
 }
 
 // Reads a model's table of the file `path`.
@@ -161,6 +175,9 @@ Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
 
 Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,
                                    const boost::json::object& fields) {
+  if (const Status named = check_model(fields); !named.ok()) {
+    return named.error();
+  }
   ModelSetting plain = common;  // what belongs to one model only is not common
   plain.model.model.clear();
   plain.model.name.clear();
@@ -173,12 +190,7 @@ Result<ModelSetting> model_setting(const ModelSetting& common, const std::string
   if (!arguments.ok()) {
     return arguments.error();
   }
-  auto setting = setting_of(plain, name, *arguments);
-  if (setting.ok() && setting->model.model.empty()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "\"model\" is missing: a path, or a name on a hub that was pulled");
-  }
-  return setting;
+  return setting_of(plain, name, *arguments);
 }
 
 }  // namespace protean

@@ -56,9 +56,10 @@ void add_compute_options(CLI::App& app, ComputeOptions& options) {
                  "all CPUs that this process may use, threads not pinned)")
       ->type_name("LIST")
       ->group("Processors");
-  app.add_option("--threads", options.threads,
-                 "Compute with this many threads; 0 is one for each CPU, as far as a container's "
-                 "quota goes")
+  app.add_option(
+         "--threads", options.threads,
+         "Compute with this many threads, at most 4 for each CPU of this process; 0 is one for "
+         "each CPU, as far as a container's quota goes")
       ->check(whole_number(0, 4096))
       ->capture_default_str()
       ->group("Processors");

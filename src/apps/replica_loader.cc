@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/renew_files.h"
 #include "apps/serve_intent.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -19,6 +20,23 @@ constexpr TimeNs kLongestRestNs = kNsPerS;
 
 double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
+}
+
+// The names by which jobs are taken back.
+std::string deployment_job(const std::string& name) {
+  return "deployment " + name;
+}
+
+std::string replacement_job(std::size_t model) {
+  return fmt::format("replacement {}", model);
+}
+
+std::string profile_job(std::size_t model) {
+  return fmt::format("profile {}", model);
+}
+
+Error taken_back_job() {
+  return {ErrorCode::kUnavailable, "an operator took it back"};
 }
 
 // Gives freed memory back: buffers of steps are not on pages of a pool.
@@ -53,7 +71,8 @@ ReplicaLoader::~ReplicaLoader() {
 
 // Waits before a step of a fingerprint or a layer that is loaded for a moment in which no model has
 // requests; if they go on, for a few times as long as the step before took, so that they lose a
-// small share of the CPUs. Models that requests wake come first. Returns false if the server ends.
+// small share of the CPUs. Models that requests wake come first. Returns false if the server ends
+// or an operator has taken the job back.
 bool ReplicaLoader::await_turn() {
   const TimeNs rest_ns =
       std::clamp(kRest * (steady_now_ns() - stepped_ns_), kShortestRestNs, kLongestRestNs);
@@ -81,11 +100,13 @@ OpenOptions ReplicaLoader::open_options() {
           .memory = defaults_.memory};
 }
 
-void ReplicaLoader::give(std::function<void()> job) {
-  jobs_.give([this, job = std::move(job)] {
-    job();
-    placements_.claim(claimed_bytes());
-  });
+void ReplicaLoader::give(std::function<void()> job, std::string name) {
+  jobs_.give(
+      [this, job = std::move(job)] {
+        job();
+        placements_.claim(claimed_bytes());
+      },
+      std::move(name));
 }
 
 // A short job plans nothing, and measures only what a model that wakes lacks.
@@ -103,15 +124,21 @@ Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& 
   if (jobs_.closed()) {
     return make_error(ErrorCode::kUnavailable, "the server ends");
   }
-  return *std::move(opened);
+  return jobs_.taken_back() ? taken_back_job() : *std::move(opened);
 }
 
 Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident) {
   std::optional<Result<std::unique_ptr<Replicas>>> replicas;
   jobs_.run_aside([&] {
     learn_costs(*resident.model, harvest());
-    replicas.emplace(
-        start_replicas(*resident.model, *resident.sink, [this] { return await_turn(); }));
+    if (!jobs_.taken_back()) {
+      replicas.emplace(
+          start_replicas(*resident.model, *resident.sink, [this] { return await_turn(); }));
+    }
+    if (jobs_.taken_back()) {
+      replicas = taken_back_job();
+      trim();
+    }
   });
   return *std::move(replicas);
 }
@@ -125,15 +152,33 @@ void ReplicaLoader::load(std::size_t model) {
 }
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
-  give([this, model, wish] { replace_now(model, wish); });
+  give([this, model, wish] { replace_now(model, wish); }, replacement_job(model));
 }
 
 void ReplicaLoader::morphed(std::size_t model, const Status& how) {
-  give([this, model, how] { morphed_now(model, how); });
+  give([this, model, how] { morphed_now(model, how); }, replacement_job(model));
 }
 
 void ReplicaLoader::profile(std::size_t model) {
-  give([this, model] { profile_now(model); });
+  give([this, model] { profile_now(model); }, profile_job(model));
+}
+
+void ReplicaLoader::take_back_deployment(const std::string& name) {
+  if (jobs_.take_back(deployment_job(name))) {
+    server_.failed(name, taken_back_job());
+  }
+}
+
+void ReplicaLoader::take_back_replacement(std::size_t model) {
+  if (jobs_.take_back(replacement_job(model))) {
+    give_short([this, model] { fail_to_replace(model, taken_back_job()); });
+  }
+}
+
+void ReplicaLoader::take_back_profile(std::size_t model) {
+  if (jobs_.take_back(profile_job(model))) {
+    server_.profiled(model, taken_back_job());
+  }
 }
 
 void ReplicaLoader::remove(std::size_t model) {
@@ -145,7 +190,7 @@ Status ReplicaLoader::deploy(const std::string& name, const boost::json::object&
   if (!setting.ok()) {
     return setting.error();
   }
-  give([this, setting = *std::move(setting)] { deploy_now(setting); });
+  give([this, setting = *std::move(setting)] { deploy_now(setting); }, deployment_job(name));
   return {};
 }
 
@@ -320,9 +365,18 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
     return;
   } else {
     jobs_.run_aside([&] { learn_costs(*resident.model, harvest()); });
+    if (jobs_.taken_back()) {
+      fail_to_replace(model, taken_back_job());
+      return;
+    }
   }
   log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), next.wish.intent,
             seconds_since(next.began_ns), resident.model->plan.configuration);
+  if (const auto& former = residents_[model].model;
+      former != nullptr && !former->files->checkpoint->unchanged()) {
+    log::info("{}: its files were written after they were opened, and are opened again",
+              name_of(*resident.model));
+  }
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});
   add(std::move(resident));
 }
@@ -339,6 +393,9 @@ void ReplicaLoader::profile_now(std::size_t model) {
     const auto files = open_model_files(of->asked.model);  // the model's own are in use
     if (!files.ok()) {
       done = files.error();
+      return;
+    }
+    if (done = check_same_model(*of, *files); !done.ok()) {
       return;
     }
     const Machine machine = this_machine();

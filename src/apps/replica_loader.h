@@ -47,6 +47,9 @@ class ReplicaLoader final : public ModelLoader {
   void replace(std::size_t model, const IntentWish& wish) override;
   void morphed(std::size_t model, const Status& how) override;
   void profile(std::size_t model) override;
+  void take_back_deployment(const std::string& name) override;
+  void take_back_replacement(std::size_t model) override;
+  void take_back_profile(std::size_t model) override;
   void remove(std::size_t model) override;
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override;
   void requests_ended() override { jobs_.look_again(); }
@@ -69,7 +72,7 @@ class ReplicaLoader final : public ModelLoader {
   bool await_turn();
   Harvest harvest();
   OpenOptions open_options();
-  void give(std::function<void()> job);
+  void give(std::function<void()> job, std::string name = {});
   void give_short(std::function<void()> job);
   Result<OpenModel> plan(const std::function<Result<OpenModel>()>& open);
   Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident);

@@ -11,6 +11,7 @@
 #include "apps/make_plan.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "host/cpu_share.h"
 #include "host/topology.h"
 #include "model/variant_file.h"
 
@@ -77,6 +78,9 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
   if (const std::string_view flag = flag_in_the_way(options); !flag.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--intent {} chooses precisions and parallelism: remove {}", intent, flag);
+  }
+  if (const Status fits = check_threads(scene.machine, options.compute.threads); !fits.ok()) {
+    return fits.error();
   }
   auto planning = planning_of(scene, files, options);
   if (!planning.ok()) {

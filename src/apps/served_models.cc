@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/renew_files.h"
 #include "apps/serve_intent.h"
 #include "apps/version.h"
 #include "base/log.h"
@@ -98,7 +99,10 @@ ServedModel served_model(const ModelSetting& setting, const ModelFiles& files,
       .card = card_of(setting, files, sizing.form)};
 }
 
-void log_start(const ModelFiles& files, const Sizing& sizing) {
+// Warnings name the model if it is one of several.
+void log_start(const OpenModel& model, bool of_several) {
+  const ModelFiles& files = *model.files;
+  const Sizing& sizing = model.replica.sizing;
   log::info("protean {}: {} ({}), {}", kVersion, files.name, files.checkpoint->description(),
             to_string(sizing.form));
   if (files.chat.template_source.empty()) {
@@ -109,7 +113,7 @@ void log_start(const ModelFiles& files, const Sizing& sizing) {
     log::info("device {}: {}", device, to_string(sizing.cpus[device]));
   }
   for (const std::string& warning : sizing.warnings) {
-    log::warning("{}", warning);
+    log::warning("{}{}", of_several ? name_of(model) + ": " : "", warning);
   }
 }
 
@@ -232,6 +236,11 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   if (!files.ok()) {
     return files.error();
   }
+  if (options.served != nullptr) {
+    if (const Status same = check_same_model(*options.served, *files); !same.ok()) {
+      return same.error();
+    }
+  }
   const auto tool_format = choose_tool_format(setting, *files);
   if (!tool_format.ok()) {
     return tool_format.error();
@@ -340,7 +349,7 @@ Result<OpenModel> open_further_model(ModelSetting setting, const OpenOptions& op
   machine.free_memory_bytes = std::max<std::int64_t>(0, free_bytes);
   auto model = open_model(std::move(setting), options, machine, 2);
   if (model.ok()) {
-    log_start(*model->files, model->replica.sizing);
+    log_start(*model, true);
   }
   return model;
 }
@@ -356,7 +365,9 @@ Result<OpenModel> open_for_intent(const OpenModel& before, const IntentWish& wis
     *number = known > 0 ? known : *number;
   }
   const Status reset = forget_choice(setting.model, before.replica.sizing);
-  return reset.ok() ? open_further_model(std::move(setting), options, free_bytes)
+  OpenOptions same = options;
+  same.served = &before;
+  return reset.ok() ? open_further_model(std::move(setting), same, free_bytes)
                     : Result<OpenModel>(reset.error());
 }
 
@@ -433,40 +444,9 @@ Result<std::vector<OpenModel>> open_models(std::vector<ModelSetting> settings,
     return error_of_models(errors, static_cast<std::size_t>(count));
   }
   for (const OpenModel& model : models) {
-    log_start(*model.files, model.replica.sizing);
+    log_start(model, models.size() > 1);
   }
   return models;
-}
-
-Status renew_files(OpenModel& model) {
-  if (model.files->checkpoint->unchanged().ok()) {
-    return {};
-  }
-  const ModelOptions& options = model.setting.model;
-  auto renewed = open_model_files(options);
-  if (!renewed.ok()) {
-    return make_error(renewed.error().code,
-                      "its files were written after they were opened, and cannot be opened again: "
-                      "{}",
-                      renewed.error().message);
-  }
-  if (!same_but_for_weights(*model.files, *renewed)) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "{} is another model now: remove {} and deploy it again", options.model,
-                      name_of(model));
-  }
-  ReplicaOptions& replica = model.replica;
-  if (replica.morph) {
-    auto variants = open_variants(options, model.setting.morph, *renewed, replica.sizing.form);
-    if (!variants.ok()) {
-      return variants.error();
-    }
-    replica.variants = *std::move(variants);
-  }
-  model.files->checkpoint = std::move(renewed->checkpoint);
-  log::info("{}: its files were written after they were opened, and are opened again",
-            name_of(model));
-  return {};
 }
 
 void learn_costs(OpenModel& model, const Harvest& harvest) {

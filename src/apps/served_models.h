@@ -38,6 +38,7 @@ struct OpenOptions {
   Harvest harvest = {};    // of fingerprints, while other models serve
   std::vector<double> device_loads = {};  // of the devices for intents; empty: they are idle
   std::shared_ptr<const PlanReport> chosen = nullptr;  // the plan of a move; null: an intent plans
+  const OpenModel* served = nullptr;  // its files are to be those of this model; null: of any
   std::shared_ptr<SharedTurns> turns = nullptr;  // of all models of a server; null: they never wait
   std::shared_ptr<SharedMemory> memory =
       nullptr;  // of all models of a server; null: none is traded
@@ -76,10 +77,6 @@ std::int64_t memory_now(const OpenModel& model);
 
 // The name by which logs call a model.
 const std::string& name_of(const OpenModel& model);
-
-// Opens the files of a model that is not loaded anew if they were written since they were opened.
-// Fails if they cannot be opened, or are those of another model.
-Status renew_files(OpenModel& model);
 
 // Learns what a model's steps cost, if that is more than a nominal cost tells, from a fingerprint
 // on the first device. Devices that share a step take what it says of their parts.

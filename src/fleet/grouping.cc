@@ -194,8 +194,13 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
 }
 
 Status Grouping::check_wish(const GroupWish& wish) const {
+  if (config_.devices == nullptr && stations_.size() == 1) {
+    return refused(
+        "the model has one replica: serve it with --data-parallel-size 2, or more, to group them");
+  }
   if (config_.devices == nullptr) {
-    return refused("this server's replicas cannot be grouped");
+    return refused("{}: use --tensor-parallel-size or --pipeline-parallel-size to divide the model",
+                   config_.why_not);
   }
   std::set<ReplicaId> named;
   for (const Replicas& group : wish.groups) {

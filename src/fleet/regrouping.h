@@ -37,6 +37,7 @@ inline constexpr int kAllAtOnce = 10'000;
 // What a fleet needs to group replicas.
 struct GroupConfig {
   DeviceGroups* devices = nullptr;  // must outlive the fleet; null: replicas cannot be grouped
+  std::string why_not = "the devices cannot join";  // if there are no `devices`
   ModelSpec spec;
   PageBudget budget;  // of each device
   Form form;          // of each replica as loaded

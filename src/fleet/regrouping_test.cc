@@ -273,7 +273,19 @@ TEST(Regrouping, BadWishesSayWhatToDo) {
               {{group_engine(scene.form, scene.budget, false), &scene.devices.executor(0)}},
               scene.sink);
   alone.handle({1, WantGroups{1, {.groups = {{ReplicaId{0}}}}}});
-  EXPECT_EQ(scene.sink.answer->error().message, begin + "this server's replicas cannot be grouped");
+  EXPECT_EQ(scene.sink.answer->error().message,
+            begin +
+                "the model has one replica: serve it with --data-parallel-size 2, or more, to "
+                "group them");
+  Fleet pair(Dispatch{RouterPolicy::kLeastLoaded},
+             {{group_engine(scene.form, scene.budget, false), &scene.devices.executor(0)},
+              {group_engine(scene.form, scene.budget, false), &scene.devices.executor(1)}},
+             scene.sink, nullptr, GroupConfig{.why_not = "they are too far apart"});
+  pair.handle({1, WantGroups{2, {.groups = {{ReplicaId{0}, ReplicaId{1}}}}}});
+  EXPECT_EQ(scene.sink.answer->error().message,
+            begin +
+                "they are too far apart: use --tensor-parallel-size or "
+                "--pipeline-parallel-size to divide the model");
 }
 
 using Wish = std::vector<std::vector<int>>;

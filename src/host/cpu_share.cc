@@ -10,6 +10,8 @@
 namespace protean {
 namespace {
 
+constexpr int kMostThreadsOfCpu = 4;
+
 // Returns the CPUs of --cpus, by node and core. Fails if this process may not use one of them.
 Result<std::vector<CpuPlace>> wanted_cpus(const Topology& topology, const std::string& list) {
   std::vector<CpuPlace> wanted = topology.cpus;
@@ -90,12 +92,25 @@ cpu::Locality locality_of(std::span<const CpuPlace> cpus, std::span<const int> m
 
 }  // namespace
 
+Status check_threads(const Machine& machine, int threads) {
+  const auto cpus = static_cast<int>(machine.topology.cpus.size());
+  const int most = kMostThreadsOfCpu * cpus;
+  return threads <= most
+             ? Status()
+             : make_error(ErrorCode::kInvalidArgument,
+                          "threads {}: this process may use {} CPU{}: use at most {} threads",
+                          threads, cpus, cpus == 1 ? "" : "s", most);
+}
+
 Result<std::vector<CpuShare>> divide_cpus(const Machine& machine, const ComputeOptions& options,
                                           int devices) {
   check(devices >= 1, "there is a device to divide for");
   const auto cpus = wanted_cpus(machine.topology, options.cpus);
   if (!cpus.ok()) {
     return cpus.error();
+  }
+  if (const Status fits = check_threads(machine, options.threads); !fits.ok()) {
+    return fits.error();
   }
   const auto count = static_cast<std::size_t>(devices);
   if (count > cpus->size()) {

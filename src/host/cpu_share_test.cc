@@ -61,6 +61,15 @@ TEST(CpuShare, OfOneDeviceIsAllWithAThreadForEachCpu) {
   EXPECT_EQ(to_string(*share), "2 threads on CPUs 0-1");
 }
 
+TEST(CpuShare, RefusesFarMoreThreadsThanCpus) {
+  const Machine machine = machine_of(1, 2, 1);
+  EXPECT_EQ(refusal(machine, 1, {.threads = 8}), "");
+  EXPECT_EQ(refusal(machine, 1, {.threads = 9}),
+            "threads 9: this process may use 2 CPUs: use at most 8 threads");
+  EXPECT_NE(refusal(machine, 4, {.threads = 9}), "") << "also where devices share the CPUs";
+  EXPECT_TRUE(check_threads(machine, 0).ok()) << "one for each CPU";
+}
+
 TEST(CpuShare, TakesCoresBeforeSiblingsAndNodeAfterNode) {
   EXPECT_EQ(cpus_of(machine_of(1, 4, 2), 1), (std::vector<Cpus>{Cpus{0, 1, 2, 3, 4, 5, 6, 7}}));
   const auto share = choose_cpus(machine_of(2, 2, 2), {});

@@ -227,10 +227,22 @@ void VariantStore::keep(const ComponentVariant& which, std::span<const std::byte
   if (path.empty() || !why_not_kept().empty() || is_planned(which)) {
     return;
   }
+  restore(path.parent_path());
   const Status written =
       write_variant(path, sources_.at(which.precision).identity, which, body, pace);
   if (!written && written.error().code != ErrorCode::kUnavailable) {
     keep_no_more(written.error().message);
+  }
+}
+
+// Makes a folder that was removed meanwhile again. If that fails, so does writing to it.
+void VariantStore::restore(const fs::path& folder) {
+  const std::lock_guard lock(keeping_);
+  std::error_code unknown;
+  if (!fs::exists(folder, unknown)) {
+    if (auto again = CacheFolder::open(folder.parent_path(), folder.filename()); again.ok()) {
+      restored_.insert_or_assign(folder, *std::move(again));
+    }
   }
 }
 
@@ -284,6 +296,7 @@ Status VariantStore::pack_one(const ComponentVariant& which, const Pace& pace) {
   if (check_variant(path, identity, which, size(which))) {
     return {};
   }
+  restore(path.parent_path());
   const FolderLock lock(path.parent_path());
   if (!wait_for([&] { return lock.try_lock(); }, pace)) {
     return called_off();

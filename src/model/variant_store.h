@@ -134,6 +134,7 @@ class VariantStore {
   std::string remark_on(const ComponentVariant& which, const Status& read) const;
   Status pack_one(const ComponentVariant& which, const Pace& pace);
   Status check_folders() const;
+  void restore(const std::filesystem::path& folder);
 
   const ModelSpec spec_;
   const VariantStoreOptions options_;
@@ -141,9 +142,10 @@ class VariantStore {
   std::map<Precision, Source> sources_;
   std::mutex packing_;                     // checkpoints are read by one thread at a time
   std::atomic<int> readers_ = 0;           // threads that wait for that, other than pack_planned()
-  mutable std::mutex keeping_;             // guards the two members below
+  mutable std::mutex keeping_;             // guards the three members below
   std::string why_not_kept_;               // empty: packed variants are kept
   std::vector<ComponentVariant> planned_;  // not packed yet
+  std::map<std::filesystem::path, CacheFolder> restored_;
   std::atomic<std::int64_t> packed_on_demand_ = 0;
   std::atomic<std::int64_t> damaged_found_ = 0;
 };

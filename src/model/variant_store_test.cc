@@ -52,6 +52,20 @@ TEST_F(VariantStoreTest, AMissingHalfIsPackedOnDemandAndKept) {
   EXPECT_EQ(store->packed_on_demand(), 1);
 }
 
+TEST_F(VariantStoreTest, AFolderThatIsRemovedIsMadeAgain) {
+  const ComponentVariant which = {1, Component::kAttention, Precision::kW4};
+  const auto store = open();
+  for (int removed = 1; removed <= 2; ++removed) {
+    fs::remove_all(cache_.path());
+    expect_right(*store, which);
+    expect_right(*store, which);
+    EXPECT_EQ(store->packed_on_demand(), removed) << "it was kept";
+    EXPECT_TRUE(fs::exists(store->model_directory() / "in-use"));
+  }
+  fs::remove_all(cache_.path());
+  EXPECT_TRUE(store->pack_missing().ok());
+}
+
 TEST_F(VariantStoreTest, F32IsNeverKept) {
   const auto store = open();
   expect_right(*store, {0, Component::kAttention, Precision::kF32});

@@ -6,13 +6,13 @@
 
 namespace protean {
 
-void JobQueue::give(Job job) {
+void JobQueue::give(Job job, std::string name) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) {
       return;
     }
-    long_.push_back(std::move(job));
+    long_.push_back({std::move(name), std::move(job)});
   }
   changed_.notify_all();
 }
@@ -28,6 +28,17 @@ void JobQueue::give_short(Job job) {
     ++short_jobs_;
   }
   changed_.notify_all();
+}
+
+bool JobQueue::take_back(const std::string& name) {
+  bool dropped = false;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped = std::erase_if(long_, [&](const LongJob& job) { return job.name == name; }) > 0;
+    taken_back_ = taken_back_ || (!name.empty() && running_ == name);
+  }
+  changed_.notify_all();
+  return dropped;
 }
 
 void JobQueue::close() {
@@ -55,7 +66,7 @@ bool JobQueue::await_turn(const std::function<bool()>& ready, TimeNs longest_ns)
   using Clock = std::chrono::steady_clock;
   const Clock::time_point until = Clock::now() + std::chrono::nanoseconds(longest_ns);
   std::unique_lock lock(mutex_);
-  while (!closed_) {
+  while (!closed_ && !taken_back_) {
     if (hurrying_ > 0) {
       changed_.wait(lock);
     } else if (ready() || Clock::now() >= until) {
@@ -64,7 +75,7 @@ bool JobQueue::await_turn(const std::function<bool()>& ready, TimeNs longest_ns)
       changed_.wait_until(lock, until);
     }
   }
-  return !closed_;
+  return !closed_ && !taken_back_;
 }
 
 void JobQueue::look_again() {
@@ -83,11 +94,14 @@ void JobQueue::run() {
       run_short(lock);
       continue;
     }
-    const Job job = std::move(long_.front());
+    const LongJob job = std::move(long_.front());
     long_.pop_front();
+    running_ = job.name;
     lock.unlock();
-    job();
+    job.work();
     lock.lock();
+    running_.clear();
+    taken_back_ = false;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 
 #include "base/units.h"
 
@@ -17,9 +18,14 @@ class JobQueue {
  public:
   using Job = std::function<void()>;
 
-  // Any thread may call. A closed queue drops the job.
-  void give(Job job);
+  // Any thread may call. A closed queue drops the job. A long job is taken back by its name.
+  void give(Job job, std::string name = {});
   void give_short(Job job);
+  // Takes back the long jobs of this name: drops those that have not begun, and has await_turn()
+  // return false in one that runs. Returns true if it dropped one. Any thread may call.
+  bool take_back(const std::string& name);
+  // Returns true if the long job that runs was taken back.
+  bool taken_back() const { return taken_back_; }
   // Drops the jobs that have not begun.
   void close();
   bool closed() const { return closed_; }
@@ -29,7 +35,8 @@ class JobQueue {
   std::uint64_t short_jobs() const { return short_jobs_; }
 
   // The work of a long job calls it. Waits while a short job waits or runs, and then until `ready`,
-  // but not for longer than `longest_ns` in all. Returns false once the queue is closed.
+  // but not for longer than `longest_ns` in all. Returns false once the queue is closed or
+  // the job was taken back.
   bool await_turn(const std::function<bool()>& ready, TimeNs longest_ns);
   // What `ready` says may have changed. Any thread may call.
   void look_again();
@@ -41,15 +48,22 @@ class JobQueue {
   void run_aside(const Job& work);
 
  private:
+  struct LongJob {
+    std::string name;
+    Job work;
+  };
+
   void run_short(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> long_;
+  std::deque<LongJob> long_;
   std::deque<Job> short_;
   std::atomic<int> hurrying_ = 0;
   std::atomic<std::uint64_t> short_jobs_ = 0;
   std::atomic<bool> closed_ = false;
+  std::string running_;  // the name of the long job that runs; empty: none, or it has no name
+  std::atomic<bool> taken_back_ = false;
 };
 
 }  // namespace protean

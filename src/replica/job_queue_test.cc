@@ -113,6 +113,44 @@ TEST(JobQueue, ShortJobsRunFirstAndAClosedQueueDropsAll) {
   EXPECT_TRUE(jobs.closed());
 }
 
+TEST(JobQueue, AJobIsTakenBackByItsNameAndOthersGoOn) {
+  constexpr TimeNs kMinutesNs = 600 * kNsPerS;
+  JobQueue jobs;
+  std::string order;
+  std::binary_semaphore waits{0};
+  bool goes_on = true;
+  bool taken_back = false;
+  jobs.give(
+      [&] {
+        jobs.run_aside([&] {
+          goes_on = jobs.await_turn(
+              [&] {
+                waits.release();
+                return false;
+              },
+              kMinutesNs);
+        });
+        taken_back = jobs.taken_back();
+      },
+      "first");
+  jobs.give([&] { order += "second "; }, "second");
+  jobs.give(
+      [&] {
+        order += jobs.await_turn([] { return true; }, 0) && !jobs.taken_back() ? "third" : "none";
+        jobs.close();
+      },
+      "third");
+  std::thread thread([&] { jobs.run(); });
+  waits.acquire();
+  EXPECT_TRUE(jobs.take_back("second")) << "it has not begun";
+  EXPECT_FALSE(jobs.take_back("second"));
+  EXPECT_FALSE(jobs.take_back("first")) << "it runs";
+  thread.join();
+  EXPECT_FALSE(goes_on);
+  EXPECT_TRUE(taken_back);
+  EXPECT_EQ(order, "third");
+}
+
 TEST(JobQueue, AClosedQueueTakesNoJobs) {
   JobQueue jobs;
   std::string order;

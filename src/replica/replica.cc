@@ -194,7 +194,7 @@ LoadProgress progress_of(const WeightSource& source) {
                                                                    std::int64_t total) {
     bar(done, total);
     if (turn) {
-      (void)turn();  // what is begun is loaded, in haste if the server ends
+      (void)turn();  // what is begun is loaded, in haste if it is to end
     }
   };
 }
@@ -414,6 +414,9 @@ GroupConfig groups_of(const ReplicaOptions& options, const ModelSpec& spec, Work
   GroupConfig groups = group_config(options, spec).value_or(GroupConfig());
   groups.scaler_after_ns = options.scaler_after_ns;
   groups.devices = may_join(options) ? &workers : nullptr;
+  if (spec.parallel_halves) {
+    groups.why_not = "replicas of a model whose attention and MLP compute in parallel do not join";
+  }
   return groups;
 }
 

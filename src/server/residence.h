@@ -111,9 +111,14 @@ class ModelLoader {
   // Fails if the fields make no sense.
   virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
   // Plans how to serve a model for another intent. If its engine can become that by a morph, now or
-  // when it wakes, asks the server for it; otherwise opens the model to take the place of the one that serves: loaded
-  // if both fit in memory, else to be loaded when the former one is removed.
+  // when it wakes, asks the server for it; otherwise opens the model to take the place of the one
+  // that serves: loaded if both fit in memory, else to be loaded when the former one is removed.
   virtual void replace(std::size_t model, const IntentWish& wish) = 0;
+  // Take back what was asked for, which then fails: at once if it has not begun, else when what it
+  // times or loads at the moment is done. What has ended by then stays.
+  virtual void take_back_deployment(const std::string& /*name*/) {}
+  virtual void take_back_replacement(std::size_t /*model*/) {}
+  virtual void take_back_profile(std::size_t /*model*/) {}
   // The morph that replace() asked for has ended. If it failed, the model is opened instead.
   virtual void morphed(std::size_t /*model*/, const Status& /*how*/) {}
   // Takes each second a sample of every model that serves. Returns the move of one that may move

@@ -32,6 +32,18 @@ bool is_control(char letter) {
   return value < 0x20 || value == 0x7f;
 }
 
+constexpr std::string_view to_string(DeployJob::State state) {
+  switch (state) {
+    case DeployJob::State::kUnderWay:
+      return "deploying";
+    case DeployJob::State::kTakenBack:
+      return "leaving";
+    case DeployJob::State::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
 ApiError fixed_models() {
   return {.status = 503, .message = "the server is loading or draining: try later"};
 }
@@ -135,7 +147,16 @@ Checked<std::string> Residents::deploy(const std::string& body) {
                     .param = "name"};
   }
   const auto before = deploying_.find(name);
-  if (models_.find(name) != nullptr || (before != deploying_.end() && before->second.empty())) {
+  if (before != deploying_.end() && before->second.state == DeployJob::State::kTakenBack) {
+    return ApiError{
+        .status = 409,
+        .message = fmt::format("the deployment of \"{}\" is being taken back: try again "
+                               "when GET /admin/models shows it no more",
+                               name),
+        .param = "name"};
+  }
+  if (models_.find(name) != nullptr ||
+      (before != deploying_.end() && before->second.state == DeployJob::State::kUnderWay)) {
     return ApiError{.status = 409,
                     .message = fmt::format("there is a model named \"{}\": remove it first, or "
                                            "choose another name",
@@ -145,20 +166,28 @@ Checked<std::string> Residents::deploy(const std::string& body) {
   if (const Status begun = loader_->deploy(name, *asked); !begun.ok()) {
     return ApiError{.message = begun.error().message};
   }
-  deploying_[name].clear();
+  deploying_[name] = {};
   return name;
 }
 
 void Residents::deployed(std::shared_ptr<Host> host) {
   const std::vector<std::string>& names = host->service.model().names;
-  deploying_.erase(names.front());
+  const auto asked = deploying_.find(names.front());
+  const bool taken_back =
+      asked != deploying_.end() && asked->second.state == DeployJob::State::kTakenBack;
+  if (asked != deploying_.end()) {
+    deploying_.erase(asked);
+  }
   hosts_.push_back(host);
   const auto taken = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
     return models_.find(name) != nullptr;
   });
-  if (models_.state() != ServerState::kReady || taken != names.end()) {
-    if (taken != names.end()) {
-      deploying_[names.front()] = fmt::format("another model is named \"{}\"", *taken);
+  if (models_.state() != ServerState::kReady || taken_back || taken != names.end()) {
+    if (taken_back) {
+      log::info("the deployment of {} is taken back", names.front());
+    } else if (taken != names.end()) {
+      deploying_[names.front()] = {DeployJob::State::kFailed,
+                                   fmt::format("another model is named \"{}\"", *taken)};
     }
     loader_->remove(hosts_.size() - 1);
     hosts_.back() = nullptr;
@@ -172,16 +201,23 @@ void Residents::deployed(std::shared_ptr<Host> host) {
 
 // A failure is shown until another deployment takes its name or it is removed; of many, some go.
 void Residents::failed(const std::string& name, const Error& error) {
+  const auto asked = deploying_.find(name);
+  if (asked != deploying_.end() && asked->second.state == DeployJob::State::kTakenBack) {
+    log::info("the deployment of {} is taken back", name);
+    deploying_.erase(asked);
+    return;
+  }
   log::error("{} is not deployed: {}", name, error.message);
   while (std::ssize(deploying_) > kMostShownDeployments) {
-    const auto old = std::find_if(deploying_.begin(), deploying_.end(),
-                                  [](const auto& one) { return !one.second.empty(); });
+    const auto old = std::find_if(deploying_.begin(), deploying_.end(), [](const auto& one) {
+      return one.second.state == DeployJob::State::kFailed;
+    });
     if (old == deploying_.end()) {
       break;
     }
     deploying_.erase(old);
   }
-  deploying_[name] = error.message;
+  deploying_[name] = {DeployJob::State::kFailed, error.message};
 }
 
 void Residents::cancel_all(const ApiError& why) {
@@ -192,19 +228,20 @@ void Residents::cancel_all(const ApiError& why) {
   }
 }
 
-std::optional<Checked<std::string>> Residents::forget(const std::string& name) {
+std::optional<std::string_view> Residents::take_back(const std::string& name) {
   const auto found = deploying_.find(name);
   if (found == deploying_.end()) {
     return std::nullopt;
   }
-  if (found->second.empty()) {
-    return ApiError{.status = 409,
-                    .message = fmt::format("\"{}\" is being deployed: remove it when it serves or "
-                                           "has failed",
-                                           name)};
+  if (found->second.state == DeployJob::State::kFailed) {
+    deploying_.erase(found);
+    return "removed";
   }
-  deploying_.erase(found);
-  return name;
+  if (std::exchange(found->second.state, DeployJob::State::kTakenBack) ==
+      DeployJob::State::kUnderWay) {
+    loader_->take_back_deployment(name);
+  }
+  return "leaving";
 }
 
 Checked<std::string> Residents::remove(Service& service) {
@@ -218,12 +255,19 @@ Checked<std::string> Residents::remove(Service& service) {
                                            "drain the server",
                                            name)};
   }
+  const std::size_t place = place_of(service);
+  if (change_to_take_back(place) != nullptr) {
+    loader_->take_back_replacement(place);
+  }
+  if (profile_at(place) != nullptr) {
+    loader_->take_back_profile(place);
+  }
   models_.remove(service);
   forget_change(name);
   moves_.erase(name);
   profiles_.erase(name);
   service.leave();
-  leaving_.push_back(place_of(service));
+  leaving_.push_back(place);
   look();
   return name;
 }
@@ -291,10 +335,10 @@ json::array Residents::absent() const {
                      {"residence", "leaving"},
                      {"requests", service.outstanding()}});
   }
-  for (const auto& [name, failure] : deploying_) {
-    json::object model{{"model", name}, {"residence", failure.empty() ? "deploying" : "failed"}};
-    if (!failure.empty()) {
-      model["error"] = failure;
+  for (const auto& [name, deployment] : deploying_) {
+    json::object model{{"model", name}, {"residence", to_string(deployment.state)}};
+    if (!deployment.error.empty()) {
+      model["error"] = deployment.error;
     }
     shown.push_back(std::move(model));
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/units.h"
@@ -28,6 +29,7 @@ struct IntentChange {
     kDraining,  // the former engines of their requests
     kDone,
     kFailed,  // what served before serves on, unless it had to go first
+    kCancelled,
   };
   IntentWish wish;
   State state = State::kPlanning;
@@ -36,6 +38,7 @@ struct IntentChange {
   IntentPlan plan;                      // empty until it is planned
   ConfigurationChange how;              // empty until it is known
   bool morphs = false;                  // the engine has begun to
+  bool taken_back = false;              // by an operator
   std::string error;                    // of kFailed
   TimeNs began_ns = 0;
   TimeNs ended_ns = 0;
@@ -43,13 +46,21 @@ struct IntentChange {
 
 // A model whose steps are timed, from when that is asked for.
 struct ProfileJob {
-  enum class State { kWaiting, kProfiling, kDone, kFailed };
+  enum class State { kWaiting, kProfiling, kDone, kFailed, kCancelled };
   std::size_t model = 0;  // its place
   State state = State::kWaiting;
   ProfileProgress progress;
-  std::string error;  // of kFailed
+  bool taken_back = false;  // by an operator
+  std::string error;        // of kFailed
   TimeNs began_ns = 0;
   TimeNs ended_ns = 0;
+};
+
+// A model that is being deployed, or could not be.
+struct DeployJob {
+  enum class State { kUnderWay, kTakenBack, kFailed };
+  State state = State::kUnderWay;
+  std::string error = {};  // of kFailed
 };
 
 // Which models of a server are in memory: lets those sleep that are not used, takes in models that
@@ -79,16 +90,22 @@ class Residents {
   bool put_to_sleep(Service& service);
   // Begins to deploy the model that a JSON object describes, and returns its name.
   Checked<std::string> deploy(const std::string& body);
-  // Forgets a deployment that failed, and returns its name; nothing if there is none of that name.
-  std::optional<Checked<std::string>> forget(const std::string& name);
+  // Takes back a deployment, or forgets one that failed. Returns what becomes of it, "leaving" or
+  // "removed"; nothing if there is none of that name.
+  std::optional<std::string_view> take_back(const std::string& name);
   // Takes no more requests for a model, and removes it when those that it has have ended.
   Checked<std::string> remove(Service& service);
   // Begins to serve a model for the intent that a JSON object names, and returns intent_of().
   Checked<boost::json::object> want_intent(Service& service, const std::string& body);
+  // Begins to take back a change of a model's intent whose configuration does not serve yet, and
+  // returns intent_of().
+  Checked<boost::json::object> take_back_intent(Service& service);
   // Returns a model's intent and how far the latest change of it is.
   boost::json::object intent_of(const Service& service) const;
   // Begins to profile a model, and returns profile_of().
   Checked<boost::json::object> profile(Service& service);
+  // Begins to end the profiling of a model, and returns profile_of().
+  Checked<boost::json::object> take_back_profile(Service& service);
   // Returns how far the latest profiling of a model is.
   boost::json::object profile_of(const Service& service) const;
   // Looks at what the models have to do, and begins the move of one of them if that pays. start()
@@ -123,6 +140,7 @@ class Residents {
   void look();
   void dismiss();
   IntentChange* change_of(std::size_t former);
+  IntentChange* change_to_take_back(std::size_t former);
   void morph(std::size_t model, const FormWish& wish);
   void look_at_morphs();
   ProfileJob* profile_at(std::size_t model);
@@ -137,11 +155,11 @@ class Residents {
   const Clock clock_;
   std::vector<std::shared_ptr<Host>> hosts_;  // null: the model was removed
   Models models_;
-  std::vector<std::size_t> leaving_;              // places of models that are removed
-  std::map<std::string, std::string> deploying_;  // why it failed, by name; empty: under way
-  std::map<std::string, IntentChange> changes_;   // the latest one, by name
-  std::map<std::string, ProfileJob> profiles_;    // the latest one, by name
-  std::map<std::string, int> moves_;              // that were begun without an operator, by name
+  std::vector<std::size_t> leaving_;             // places of models that are removed
+  std::map<std::string, DeployJob> deploying_;   // by name
+  std::map<std::string, IntentChange> changes_;  // the latest one, by name
+  std::map<std::string, ProfileJob> profiles_;   // the latest one, by name
+  std::map<std::string, int> moves_;             // that were begun without an operator, by name
   boost::asio::steady_timer timer_;
   boost::asio::steady_timer load_timer_;
   ModelLoader* loader_ = nullptr;

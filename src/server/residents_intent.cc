@@ -33,6 +33,8 @@ constexpr std::string_view to_string(IntentChange::State state) {
       return "done";
     case IntentChange::State::kFailed:
       return "failed";
+    case IntentChange::State::kCancelled:
+      return "cancelled";
   }
   return "";
 }
@@ -40,7 +42,9 @@ constexpr std::string_view to_string(IntentChange::State state) {
 constexpr std::chrono::seconds kSample{1};  // between samples of the loads
 
 bool has_ended(const IntentChange& change) {
-  return change.state == IntentChange::State::kDone || change.state == IntentChange::State::kFailed;
+  return change.state == IntentChange::State::kDone ||
+         change.state == IntentChange::State::kFailed ||
+         change.state == IntentChange::State::kCancelled;
 }
 
 // Returns true if an operator chose a form, a mode or a floor, which a move would lose.
@@ -53,6 +57,10 @@ bool is_steered(const Service& service) {
     }
   }
   return false;
+}
+
+Error withdrawn() {
+  return {ErrorCode::kUnavailable, "an operator took it back"};
 }
 
 // Reads a number of the requests that estimates are for; 0 if it is not there.
@@ -141,6 +149,21 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
   return intent_of(service);
 }
 
+Checked<json::object> Residents::take_back_intent(Service& service) {
+  const std::size_t place = place_of(service);
+  IntentChange* change = change_to_take_back(place);
+  if (change == nullptr) {
+    return ApiError{.status = 409,
+                    .message = fmt::format("no change of the intent of {} can be taken back: its "
+                                           "state in GET /admin/intent must be planning or "
+                                           "loading, before another configuration serves",
+                                           service.model().names.front())};
+  }
+  change->taken_back = true;
+  loader_->take_back_replacement(place);
+  return intent_of(service);
+}
+
 void Residents::begin_change(Service& service, IntentWish wish) {
   const std::size_t place = place_of(service);
   IntentChange& change = changes_[service.model().names.front()];
@@ -162,8 +185,9 @@ void Residents::watch_loads() {
 }
 
 bool Residents::is_settled() const {
-  const bool deploying = std::any_of(deploying_.begin(), deploying_.end(),
-                                     [](const auto& one) { return one.second.empty(); });
+  const bool deploying = std::any_of(deploying_.begin(), deploying_.end(), [](const auto& one) {
+    return one.second.state != DeployJob::State::kFailed;
+  });
   const bool changing = std::any_of(changes_.begin(), changes_.end(),
                                     [](const auto& one) { return !has_ended(one.second); });
   return models_.state() == ServerState::kReady && leaving_.empty() && !deploying && !changing &&
@@ -260,9 +284,20 @@ IntentChange* Residents::change_of(std::size_t former) {
   return nullptr;
 }
 
+// Returns the same if it has not begun to change what serves.
+IntentChange* Residents::change_to_take_back(std::size_t former) {
+  IntentChange* change = change_of(former);
+  const bool is_early =
+      change != nullptr && (change->state == IntentChange::State::kPlanning ||
+                            (change->state == IntentChange::State::kLoading && !change->follower));
+  return is_early ? change : nullptr;
+}
+
 void Residents::end(IntentChange& change, const Status& how) {
-  change.state = how.ok() ? IntentChange::State::kDone : IntentChange::State::kFailed;
-  change.error = how.ok() ? "" : how.error().message;
+  change.state = how.ok()            ? IntentChange::State::kDone
+                 : change.taken_back ? IntentChange::State::kCancelled
+                                     : IntentChange::State::kFailed;
+  change.error = how.ok() || change.taken_back ? "" : how.error().message;
   change.ended_ns = clock_();
 }
 
@@ -274,7 +309,10 @@ void Residents::planned(std::size_t model, const IntentPlan& plan) {
 }
 
 void Residents::changes(std::size_t model, const ConfigurationChange& how) {
-  if (IntentChange* change = change_of(model)) {
+  IntentChange* change = change_of(model);
+  if (change != nullptr && change->taken_back && how.in_place) {
+    not_replaced(model, withdrawn());
+  } else if (change != nullptr) {
     change->how = how;
     change->morphs = false;
     change->state = how.in_place ? IntentChange::State::kMorphing : IntentChange::State::kLoading;
@@ -347,8 +385,10 @@ void Residents::kept(std::size_t model) {
 
 void Residents::not_replaced(std::size_t model, const Error& error) {
   if (IntentChange* change = change_of(model)) {
-    log::error("{} is not served for {}: {}", hosts_[model]->service.model().names.front(),
-               change->wish.intent, error.message);
+    log::write(
+        change->taken_back ? log::Level::kInfo : log::Level::kError,
+        fmt::format("{} is not served for {}: {}", hosts_[model]->service.model().names.front(),
+                    change->wish.intent, error.message));
     end(*change, error);
   }
 }
@@ -357,9 +397,13 @@ void Residents::replaced(std::size_t model, std::shared_ptr<Host> by, bool loade
   const std::size_t place = hosts_.size();
   hosts_.push_back(by);
   IntentChange* change = change_of(model);
-  if (change == nullptr || models_.state() != ServerState::kReady) {
+  const bool is_late = change != nullptr && change->taken_back;
+  if (change == nullptr || is_late || models_.state() != ServerState::kReady) {
     loader_->remove(place);
     hosts_.back() = nullptr;
+    if (is_late) {
+      not_replaced(model, withdrawn());
+    }
     return;
   }
   Service& former = hosts_[model]->service;

@@ -24,12 +24,15 @@ constexpr std::string_view to_string(ProfileJob::State state) {
       return "done";
     case ProfileJob::State::kFailed:
       return "failed";
+    case ProfileJob::State::kCancelled:
+      return "cancelled";
   }
   return "";
 }
 
 bool has_ended(const ProfileJob& job) {
-  return job.state == ProfileJob::State::kDone || job.state == ProfileJob::State::kFailed;
+  return job.state == ProfileJob::State::kDone || job.state == ProfileJob::State::kFailed ||
+         job.state == ProfileJob::State::kCancelled;
 }
 
 }  // namespace
@@ -49,6 +52,17 @@ Checked<json::object> Residents::profile(Service& service) {
   const std::size_t place = place_of(service);
   profiles_[name] = {.model = place, .began_ns = clock_()};
   loader_->profile(place);
+  return profile_of(service);
+}
+
+Checked<json::object> Residents::take_back_profile(Service& service) {
+  const std::string& name = service.model().names.front();
+  const auto found = profiles_.find(name);
+  if (found == profiles_.end() || has_ended(found->second)) {
+    return ApiError{.status = 409, .message = fmt::format("{} is not being profiled", name)};
+  }
+  found->second.taken_back = true;
+  loader_->take_back_profile(found->second.model);
   return profile_of(service);
 }
 
@@ -98,10 +112,13 @@ void Residents::profiling(std::size_t model, const ProfileProgress& progress) {
 
 void Residents::profiled(std::size_t model, const Status& how) {
   if (ProfileJob* job = profile_at(model)) {
-    job->state = how.ok() ? ProfileJob::State::kDone : ProfileJob::State::kFailed;
-    job->error = how.ok() ? "" : how.error().message;
+    const bool failed = !how.ok() && !job->taken_back;
+    job->state = how.ok() ? ProfileJob::State::kDone
+                 : failed ? ProfileJob::State::kFailed
+                          : ProfileJob::State::kCancelled;
+    job->error = failed ? how.error().message : "";
     job->ended_ns = clock_();
-    if (!how.ok()) {
+    if (failed) {
       log::error("a model is not profiled: {}", job->error);
     }
   }

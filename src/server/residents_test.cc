@@ -3,179 +3,17 @@
 #include "server/residents.h"
 
 #include <array>
-#include <boost/asio/io_context.hpp>
 #include <boost/json/serialize.hpp>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "server/test_scenes/service_for_test.h"
+#include "server/test_scenes/residents_for_test.h"
 
 namespace protean {
 namespace {
 
 namespace json = boost::json;
-
-// Notes what it is asked for.
-struct NotingLoader final : ModelLoader {
-  void unload(std::size_t model) override { note("unload", model); }
-  void load(std::size_t model) override { note("load", model); }
-  Status deploy(const std::string& name, const json::object&) override {
-    asked.push_back("deploy " + name);
-    return {};
-  }
-  void replace(std::size_t model, const IntentWish& wish) override {
-    note("replace", model);
-    asked.back() += " " + wish.intent;
-    wanted = {wish.batch, wish.prompt_tokens, wish.output_tokens};
-  }
-  std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override {
-    running.clear();
-    may_move.clear();
-    for (const ModelSample& sample : samples) {
-      running.push_back(sample.running);
-      may_move.push_back(sample.may_move);
-    }
-    return std::exchange(move, std::nullopt);
-  }
-  void morphed(std::size_t model, const Status& how) override {
-    note(how.ok() ? "morphed" : "not morphed", model);
-    why = how.ok() ? "" : how.error().message;
-  }
-  void profile(std::size_t model) override { note("profile", model); }
-  void remove(std::size_t model) override { note("remove", model); }
-  void note(const std::string& what, std::size_t model) {
-    asked.push_back(what + " " + std::to_string(model));
-  }
-  std::vector<std::string> take() { return std::exchange(asked, {}); }
-
-  std::vector<std::string> asked;
-  std::string why;              // a morph failed, the latest one
-  std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
-  std::vector<int> running;     // requests of the latest samples
-  std::vector<bool> may_move;   // of the latest samples
-  std::optional<ModelToMove> move;
-};
-
-using Asked = std::vector<std::string>;
-
-struct ResidentsTest : ServiceTest {
-  ResidentsTest() {
-    residents.models().set_state(ServerState::kReady);
-    residents.start(&loader);
-  }
-
-  std::shared_ptr<Host> make_host(BoundedQueue<Event>& to, const std::string& intent = "") {
-    auto host =
-        std::make_shared<Host>(HostedModel{model(), {.max_outstanding = 4}, to, nullptr, intent},
-                               "9.9", environment(), [](std::shared_ptr<Host>, OutputBatch) {});
-    host->service.owner = host;
-    return host;
-  }
-  void deploy_other() {
-    ServedModel other = model();
-    other.names = {"other"};
-    residents.deployed(std::make_shared<Host>(HostedModel{other, {}, other_inbox, nullptr}, "9.9",
-                                              environment(),
-                                              [](std::shared_ptr<Host>, OutputBatch) {}));
-  }
-  Service& serving() { return *residents.models().services().front(); }
-  // Sends a request to what serves now, and keeps its answer.
-  void begin() {
-    const HttpCall call{.method = "POST",
-                        .target = "/v1/completions",
-                        .request_id = "r1",
-                        .body = R"({"prompt":"a"})"};
-    answers.push_back(std::get<std::shared_ptr<GrowingAnswer>>(residents.models().handle(call)));
-  }
-  // Ends the requests in an inbox, whose service is `service`. Returns their number.
-  std::size_t end_all(BoundedQueue<Event>& queue, Service& service) {
-    queue.push({});  // pop_all() waits for an event
-    std::vector<Event> events = queue.pop_all();
-    events.pop_back();
-    std::size_t ended = 0;
-    for (const Event& event : events) {
-      if (const Arrival* arrival = std::get_if<Arrival>(&event.what)) {
-        service.deliver({.outputs = {finished(arrival->request.id, FinishReason::kStop, 0)}});
-        ++ended;
-      }
-    }
-    answers.clear();
-    return ended;
-  }
-  // Lets time pass until the next look.
-  void look() {
-    io.restart();
-    io.run_one();
-  }
-  void look_until_asked() {
-    for (int looks = 0; looks < 5 && loader.asked.empty(); ++looks) {
-      look();
-    }
-  }
-  // Something else is to serve the model, for which there is no memory yet.
-  void replace_without_memory() {
-    want(R"({"intent":"min-latency"})");
-    residents.planned(0, {"TP 2 x PP 1, bf16, KV bf16", estimates});
-    residents.replaced(0, make_host(next_inbox, "min-latency"), false);
-  }
-  // The model is to be served at w8, by a morph.
-  void morph() {
-    want(R"({"intent":"min-memory"})");
-    residents.planned(0, {"TP 1 x PP 1, w8, KV bf16", estimates});
-    Form form = serving().model().form.form;
-    for (LayerPrecision& layer : form.layer_precision) {
-      layer = {Precision::kW8, Precision::kW8};
-    }
-    residents.changes(
-        0, {FormWish{.layers = form.layer_precision, .rest_pages = 100}, "only weights change"});
-  }
-  // The engine has layers at one precision and goes to another one.
-  void show(Precision now, Precision wanted) {
-    auto status = std::make_shared<FormStatus>(serving().model().form);
-    status->wanted = status->form;
-    for (std::size_t i = 0; i < status->form.layer_precision.size(); ++i) {
-      status->form.layer_precision[i] = {now, now};
-      status->wanted.layer_precision[i] = {wanted, wanted};
-    }
-    serving().deliver({.form = status});
-  }
-  // Returns the id of the wish for a form that is in the inbox, and takes it; 0 if there is none.
-  std::uint64_t asked_wish() {
-    first_inbox.push({});  // pop_all() waits for an event
-    std::vector<Event> events = first_inbox.pop_all();
-    events.pop_back();
-    std::uint64_t id = 0;
-    for (Event& event : events) {
-      if (const WantForm* want = std::get_if<WantForm>(&event.what)) {
-        id = want->wish_id;
-      } else {
-        first_inbox.push(std::move(event));
-      }
-    }
-    return id;
-  }
-  Checked<json::object> want(const std::string& body) {
-    return residents.want_intent(serving(), body);
-  }
-  std::string change(const char* field = "state") {
-    const json::object shown = residents.intent_of(serving());
-    const json::object& change = shown.at("change").as_object();
-    return change.contains(field) ? std::string(change.at(field).as_string()) : "";
-  }
-
-  const std::shared_ptr<const std::string> estimates = std::make_shared<const std::string>("{}");
-  boost::asio::io_context io;
-  NotingLoader loader;
-  BoundedQueue<Event> first_inbox{8};
-  BoundedQueue<Event> next_inbox{8};
-  BoundedQueue<Event> other_inbox{8};
-  std::vector<std::shared_ptr<GrowingAnswer>> answers;
-  Residents residents{io, {make_host(first_inbox)}, {}, [this] { return now_ns; }};
-};
 
 TEST_F(ResidentsTest, RequestsEndWhereTheyBeganAndNewOnesGoToTheOtherConfiguration) {
   Service& former = serving();
@@ -451,12 +289,11 @@ TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {
       status_of(residents.deploy(json::serialize(json::object{{"name", std::string(1'000, 'x')}}))),
       400);
   EXPECT_EQ(loader.take(), Asked{});
-  EXPECT_FALSE(residents.forget("b"));
+  EXPECT_FALSE(residents.take_back("b"));
   EXPECT_EQ(status_of(residents.deploy(R"({"name":"b"})")), 200);
-  EXPECT_EQ(status_of(residents.forget("b").value()), 409) << "it is under way";
   residents.failed("b", {ErrorCode::kNotFound, "no such model"});
   EXPECT_EQ(residents.absent().size(), 1U);
-  EXPECT_EQ(status_of(residents.forget("b").value()), 200);
+  EXPECT_EQ(residents.take_back("b"), "removed");
   EXPECT_EQ(residents.absent().size(), 0U);
   for (int i = 0; i < 100; ++i) {
     const std::string name = "model-" + std::to_string(i);
@@ -489,7 +326,7 @@ TEST_F(ResidentsTest, AModelThatIsRemovedMeanwhileIsNotReplaced) {
   Service& first = serving();
   want(R"({"intent":"min-cost"})");
   residents.remove(first);
-  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-cost", "remove 0"}));
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-cost", "take back replace 0", "remove 0"}));
   residents.replaced(0, make_host(next_inbox), true);
   EXPECT_EQ(loader.take(), Asked{"remove 2"});
   ASSERT_EQ(residents.models().services().size(), 1U);

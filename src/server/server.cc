@@ -192,7 +192,11 @@ Status Server::Impl::listen_public() {
                         .remedy = "--allow-origin, --allowed-hosts or an --api-key"});
   }
   if (Status listening = public_.listen(options_.host, options_.port, "--port"); !listening.ok()) {
-    return listening;
+    const bool same = options_.port > 0 && options_.port == options_.admin.port;
+    return same ? make_error(listening.error().code,
+                             "--port and --admin-port are both {}: give each a port of its own",
+                             options_.port)
+                : listening;
   }
   if (options_.keys.empty() && !is_loopback(options_.host)) {
     log::warning(

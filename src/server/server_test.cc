@@ -373,6 +373,23 @@ TEST_F(ServerTest, TakenPortIsAnError) {
   EXPECT_NE(listening.error().message.find("is taken"), std::string::npos);
 }
 
+TEST_F(ServerTest, TheSamePortForClientsAndOperatorsIsCalledThat) {
+  start();
+  options.port = options.admin.port = server->port();
+  finish();
+  server.reset();
+  BoundedQueue<Event> other_inbox(1);
+  Server second(options,
+                {{{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
+                  {},
+                  other_inbox}},
+                "",
+                {.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
+  const Status listening = second.listen();
+  ASSERT_FALSE(listening.ok());
+  EXPECT_NE(listening.error().message.find("--port and --admin-port are both"), std::string::npos);
+}
+
 TEST_F(ServerTest, LoadingAnswers503UntilReady) {
   options.port = 0;
   server = std::make_unique<Server>(

@@ -394,6 +394,9 @@ void Service::cancel_unwanted(const Generation& generation) {
       engines_.tell({environment_.clock(), Cancel{request}});
     }
   }
+  if (residence() != Residence::kAwake) {
+    show_waiting();
+  }
 }
 
 std::string Service::metrics_text(const std::vector<Service*>& services) {

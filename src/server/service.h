@@ -209,6 +209,7 @@ class Service {
   void record(const Finished& finished, ReplicaId replica, const Live& live);
   void cancel_unwanted(const Generation& generation);
   void show_residence(Residence residence);
+  void show_waiting();
   Live* touch(RequestId request);
   std::optional<ApiError> refuse_count(std::int64_t choices) const;
   ApiError queue_full() const;

@@ -313,6 +313,9 @@ std::optional<ApiError> Service::submit(const std::shared_ptr<Generation>& gener
                  .max_tokens = max_tokens,
                  .received_ns = timing.received_ns};
   }
+  if (residence() != Residence::kAwake) {
+    show_waiting();
+  }
   return std::nullopt;
 }
 

@@ -59,6 +59,22 @@ void Service::show_residence(Residence residence) {
   }
 }
 
+// Shows the requests that wait for the model to wake as waiting in the first replica, which reports
+// nothing before it is loaded.
+void Service::show_waiting() {
+  const ReplicaId first{0};
+  Observation seen = fleet_.seen(first);
+  seen.waiting = 0;
+  if (residence() != Residence::kAwake) {
+    seen.waiting = static_cast<int>(std::count_if(
+        live_.begin(), live_.end(), [](const auto& entry) { return !entry.second.cancelled; }));
+  }
+  seen.step_tokens = 0;  // no step was computed
+  metrics_.engine(first, seen);
+  fleet_.engine(first, seen);
+  feed_.engine(first, seen, now_ns());
+}
+
 void Service::forget_all() {
   live_.clear();
   pending_.clear();
@@ -118,6 +134,7 @@ void Service::woke(const Status& loaded) {
       again.push_back({environment_.clock(), WantForm{id, std::move(wish)}, replica});
     }
     engines_.woke(std::move(again));
+    show_waiting();
     return;
   }
   engines_.failed_to_wake();
@@ -128,6 +145,7 @@ void Service::woke(const Status& loaded) {
     failed.outputs.emplace_back(Refused{id, error});
   }
   deliver(failed);
+  show_waiting();
   while (!wishes_.empty()) {
     answer_wish(wishes_.begin()->first, error);
   }

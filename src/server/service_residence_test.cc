@@ -71,6 +71,26 @@ TEST_F(SleepingModel, AModelThatDoesNotWakeFailsWhatWaitsForIt) {
   EXPECT_EQ(arrivals().size(), 1U) << "what failed is not sent";
 }
 
+TEST_F(SleepingModel, RequestsThatWaitForItToWakeAreShownAsWaiting) {
+  const auto waiting = [&] {
+    const std::string line = "\nvllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} ";
+    const std::string text = get("/metrics").body;
+    const int counted = std::stoi(text.substr(text.find(line) + line.size()));
+    EXPECT_EQ(service.fleet().sum().waiting, counted);
+    return counted;
+  };
+  service.fall_asleep();
+  const auto first = generate("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(waiting(), 1);
+  service.fell_asleep();
+  const auto both = generate("/v1/completions", R"({"prompt":["b","c"]})");
+  EXPECT_EQ(waiting(), 3);
+  both->abandon();
+  EXPECT_EQ(waiting(), 1) << "their client has left";
+  service.woke(make_error(ErrorCode::kExhausted, "no memory"));
+  EXPECT_EQ(waiting(), 0);
+}
+
 TEST_F(SleepingModel, IsDueToSleepAfterItsLastRequest) {
   Service drowsy{{.max_outstanding = 4, .sleep_idle_ns = 5 * kNsPerS},
                  model(),

@@ -50,7 +50,8 @@ describe('command line errors', () => {
       [['quantize', builtin], /protean quantize needs --output/],
       [['serve', builtin, '--port', '99999'], /--port: '99999' is not a whole number from 0 to 65535/],
       [['serve', builtin, '--port', '80.5'], /--port: '80\.5' is not a whole number/],
-      [['serve', builtin, '--port'], /--port/],
+      [['serve', builtin, '--port'], /--port needs a value/],
+      [['serve', builtin, '--port', '80', '--port', '81'], /--port is given twice but takes one value/],
       [['generate', builtin, '--temperature', 'nan'], /--temperature: 'nan' is not a number from 0 to 100/],
       [['serve', builtin, '--morph', 'fast'], /--morph: 'fast' is none of off, accuracy, balanced, performance/],
     ]) {
@@ -88,6 +89,7 @@ describe('command line errors', () => {
       ['prot = 0\n', /line 1: 'prot' is no flag of protean serve: did you mean port\?/],
       ['[sreve]\nport = 0\n', /there is no command 'sreve': did you mean serve\?/],
       ['port = \n', /line 1/],
+      ['port = 0\nmorph = true\n', /line 2: 'morph' takes a value/],
     ]) {
       writeFileSync(file, text);
       refuses(['serve', builtin, '--config', file], words);

@@ -301,6 +301,7 @@ describe('models that come and go', () => {
       assert.equal((await remove('third')).status, 404);
       assert.match((await deploy({ name: 'a', model: random, dtyp: 'w8' })).error.message, /'dtyp' is no flag of a model: did you mean dtype\?/);
       assert.match((await deploy({ name: 'a', model: random, morph: 'fast' })).error.message, /--morph: 'fast' is none of/);
+      assert.match((await deploy({ morph: true, name: 'a', model: random })).error.message, /'morph' takes a value/);
       assert.match((await deploy({ name: 'a' })).error.message, /"model" is missing/);
       assert.match((await deploy({ model: random })).error.message, /send {"name"/);
       assert.equal((await deploy({ name: 'a', model: '/nowhere/a' })).status, 202);
@@ -318,6 +319,65 @@ describe('models that come and go', () => {
   });
 });
 
+describe('work in the background', () => {
+  it('is taken back by an operator, and is refused if it makes no sense or the files are of another model', async () => {
+    const folder = join(scratch, 'story');
+    cpSync(builtin, folder, { recursive: true });
+    const server = await Server.startWith({ path: ['--model', `story=${folder}`] }, '--admin-port', '0', '--kv-cache-memory', '16MiB',
+      '--variant-cache', join(scratch, 'never timed'), ...small);
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}/admin`;
+      const call = async (method, path, body) => {
+        const reply = await fetch(`${admin}/${path}`, { method, body: body && JSON.stringify(body) });
+        return { status: reply.status, ...await reply.json() };
+      };
+      const found = async (name) => (await call('GET', 'models')).models.find(({ model }) => model === name);
+      const gone = (name) => until(async () => await found(name) === undefined, () => server.log);
+
+      assert.equal((await call('DELETE', 'profile')).status, 409);
+      assert.equal((await call('DELETE', 'intent')).status, 409);
+      assert.equal((await call('POST', 'profile')).status, 202);
+      assert.equal((await call('POST', 'models', { name: 'queued', model: random })).status, 202);
+      assert.equal((await call('PUT', 'intent', { intent: 'min-cost' })).status, 202);
+      const { status, residence } = await call('DELETE', 'models?model=queued');
+      assert.deepEqual([status, residence], [202, 'leaving']);
+      await gone('queued');
+      assert.equal((await call('DELETE', 'intent')).status, 202);
+      await until(async () => (await call('GET', 'intent')).change.state === 'cancelled', () => server.log);
+      assert.match((await call('GET', 'profile')).state, /waiting|profiling/, 'it goes on');
+      assert.equal((await call('DELETE', 'profile')).status, 202);
+      await until(async () => (await call('GET', 'profile')).state === 'cancelled', () => server.log);
+      await call('POST', 'models', { name: 'begun', model: random });
+      assert.equal((await call('DELETE', 'models?model=begun')).status, 202);
+      await gone('begun');
+
+      await call('POST', 'models', { name: 'many', model: random, threads: 4096 });
+      const many = await until(async () => (await found('many'))?.residence === 'failed' && found('many'), () => server.log);
+      assert.match(many.error, /threads 4096: this process may use \d+ CPUs?: use at most \d+ threads/);
+
+      rmSync(folder, { recursive: true });
+      cpSync(random, folder, { recursive: true });
+      const another = /story is another model now: remove story and deploy it again, or put its files back/;
+      await call('PUT', 'intent', { intent: 'min-memory' });
+      const { error } = await until(async () => {
+        const { change } = await call('GET', 'intent');
+        return change.state === 'failed' && change;
+      }, () => server.log);
+      assert.match(error, another);
+      await call('POST', 'profile');
+      assert.match((await until(async () => {
+        const profile = await call('GET', 'profile');
+        return profile.state === 'failed' && profile;
+      }, () => server.log)).error, another);
+      assert.equal((await stream(clientOf(server), 'story')).length > 0, true);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+});
+
 describe('a file of models', () => {
   const file = (text) => {
     const path = join(scratch, 'models.toml');
@@ -326,11 +386,13 @@ describe('a file of models', () => {
   };
 
   it('gives each model flags of its own, in its order', async () => {
-    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\npriority = 3\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\n`);
+    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\npriority = 3\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\nmax-model-len = "auto"\nkv-cache-memory = "20MiB"\n`);
     const server = await Server.startWith({ path: ['--models', path] }, '--admin-port', '0', '--device-memory', '128MiB', ...small);
     try {
       const { data } = await clientOf(server).models.list();
-      assert.deepEqual(data.map(({ id, max_model_len: length }) => [id, length]), [['zebra', 128], ['stripes', 128], ['org/story', 512]]);
+      const lowered = server.log.match(/org\/story: KV memory holds (\d+) tokens: --max-model-len is lowered/);
+      assert.ok(lowered, server.log);
+      assert.deepEqual(data.map(({ id, max_model_len: length }) => [id, length]), [['zebra', 128], ['stripes', 128], ['org/story', Number(lowered[1])]]);
       assert.equal(await stream(clientOf(server), 'org/story'), await aloneText(builtin));
       await server.logged(/operators' port: (\S+)/);
       const { models } = await (await fetch(`http://${server.log.match(/operators' port: (\S+)/)[1]}/admin/models`)).json();

@@ -35,10 +35,10 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/fleet", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/fleet/migrate", "PUT, OPTIONS"},
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
-    AdminRoute{"/admin/intent", "GET, HEAD, PUT, OPTIONS"},
+    AdminRoute{"/admin/intent", "GET, HEAD, PUT, DELETE, OPTIONS"},
     AdminRoute{"/admin/intent/plan", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/priority", "GET, HEAD, PUT, OPTIONS"},
-    AdminRoute{"/admin/profile", "GET, HEAD, POST, OPTIONS"},
+    AdminRoute{"/admin/profile", "GET, HEAD, POST, DELETE, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/events", "GET, OPTIONS"},
     AdminRoute{"/admin/recording", "GET, HEAD, OPTIONS"},
@@ -172,6 +172,11 @@ HttpHandler::Answer migrate(Service& service, const HttpCall& call) {
   const int to = number("to", last);
   const bool counted = fields.contains("requests");
   const int requests = counted ? number("requests", kAll) : kAll;
+  if (last == 0) {
+    return error_reply({.message =
+                            "requests move between replicas, and the model has one: serve it with "
+                            "--data-parallel-size 2, or more"});
+  }
   if (from < 0 || to < 0 || from == to || requests < 1 || fields.size() != (counted ? 3U : 2U)) {
     return error_reply(
         {.message = fmt::format(R"(send {{"from": 0, "to": 1, "requests": 4}} with two replicas )"
@@ -232,6 +237,13 @@ HttpReply changed_reply(const Checked<std::string>& name, std::string_view resid
   return {.status = 202,
           .body = json::serialize(
               json::object{{"model", std::get<std::string>(name)}, {"residence", residence}})};
+}
+
+HttpReply begun_reply(const Checked<json::object>& begun) {
+  if (const ApiError* error = std::get_if<ApiError>(&begun)) {
+    return error_reply(*error);
+  }
+  return {.status = 202, .body = json::serialize(std::get<json::object>(begun))};
 }
 
 HttpReply residence_reply(const Service& service) {
@@ -406,25 +418,21 @@ HttpReply Admin::sleep_reply(Service& service) const {
 }
 
 HttpReply Admin::intent_reply(const HttpCall& call, Service& service) const {
-  if (call.method != "PUT") {
-    return {.body = json::serialize(setting_.residents.intent_of(service))};
+  if (call.method == "PUT") {
+    return begun_reply(setting_.residents.want_intent(service, call.body));
   }
-  const Checked<json::object> begun = setting_.residents.want_intent(service, call.body);
-  if (const ApiError* error = std::get_if<ApiError>(&begun)) {
-    return error_reply(*error);
-  }
-  return {.status = 202, .body = json::serialize(std::get<json::object>(begun))};
+  return call.method == "DELETE"
+             ? begun_reply(setting_.residents.take_back_intent(service))
+             : HttpReply{.body = json::serialize(setting_.residents.intent_of(service))};
 }
 
 HttpReply Admin::profile_reply(const HttpCall& call, Service& service) const {
-  if (call.method != "POST") {
-    return {.body = json::serialize(setting_.residents.profile_of(service))};
+  if (call.method == "POST") {
+    return begun_reply(setting_.residents.profile(service));
   }
-  const Checked<json::object> begun = setting_.residents.profile(service);
-  if (const ApiError* error = std::get_if<ApiError>(&begun)) {
-    return error_reply(*error);
-  }
-  return {.status = 202, .body = json::serialize(std::get<json::object>(begun))};
+  return call.method == "DELETE"
+             ? begun_reply(setting_.residents.take_back_profile(service))
+             : HttpReply{.body = json::serialize(setting_.residents.profile_of(service))};
 }
 
 // Shows the configurations among which a plan chose, and what each estimate rests on.
@@ -448,8 +456,8 @@ HttpReply Admin::change_reply(const HttpCall& call) const {
   const auto named = query_value(call.target, "model");
   Service* service = named ? models_.find(*named) : nullptr;
   if (service == nullptr) {
-    if (const auto forgotten = named ? setting_.residents.forget(*named) : std::nullopt) {
-      return changed_reply(*forgotten, "removed");
+    if (const auto becomes = named ? setting_.residents.take_back(*named) : std::nullopt) {
+      return changed_reply(*named, *becomes);
     }
     return error_reply(
         named ? models_.unknown(excerpt(*named))

@@ -221,6 +221,15 @@ TEST_F(AdminTest, RequestsMoveBetweenReplicasThatAreNamed) {
   expect_error(ask("GET /admin/fleet/migrate"), 405);
 }
 
+TEST_F(AdminTest, OneReplicaHasNoneToMoveRequestsTo) {
+  start();
+  const Response refused =
+      ask("PUT /admin/fleet/migrate", "Host: 127.0.0.1\r\n", R"({"from": 0, "to": 0})");
+  expect_error(refused, 400);
+  EXPECT_NE(refused.body().find("the model has one: serve it with --data-parallel-size 2"),
+            std::string::npos);
+}
+
 TEST_F(AdminTest, ReplicasAreGroupedAsAsked) {
   replicas = 2;
   start();
