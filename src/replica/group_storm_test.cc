@@ -226,18 +226,6 @@ TEST_F(GroupStorm, APipelineAndAReplicaBecomeOneAndPartManyTimes) {
   EXPECT_TRUE(formed.contains({ReplicaId{0}, ReplicaId{2}}));
 }
 
-// A pipeline of three stages and a replica become one of four stages, of which one fetches a layer
-// that it lacks.
-TEST_F(GroupStorm, APipelineOfThreeAndAReplicaBecomeOneAndPartManyTimes) {
-  kv_cache_memory = "2MiB";
-  by = GroupBy::kLayers;
-  widen();
-  spec.layers = 12;
-  write_hf_checkpoint(directory.path(), spec, {});
-  storm(kKept[1], {3, 4, 3, 1}, changes_wanted(3));
-  EXPECT_TRUE(formed.contains({ReplicaId{0}, ReplicaId{3}}));
-}
-
 // The weights that a stage drops are smaller than the KV that it takes of each of its layers.
 TEST_F(GroupStorm, KvShrinksSoThatReplicasOfSmallWeightsDivideLayers) {
   by = GroupBy::kLayers;
