@@ -144,7 +144,7 @@ void Fleet::weigh(TimeNs now_ns) {
   }
   if (held_.empty() && attempts_.may_ask(now_ns)) {
     for (const Weighing::Proposal& proposal : weighing_.proposals(now_ns)) {
-      if (ask(proposal.wish, proposal.reason, false, now_ns).ok()) {
+      if (ask(proposal.wish, proposal.reason, nullptr, now_ns).ok()) {
         return;
       }
       attempts_.refused(now_ns);

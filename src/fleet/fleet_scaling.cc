@@ -129,13 +129,8 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const HeldRequest& held = held_[index];
   const std::string reason = fmt::format("request {} needs {} KV blocks", held.asks().id.value,
                                          scaling_.blocks_needed(held));
-  const auto ask_for = [&](const std::vector<ReplicaId>& homes) {
-    const GroupWish wish = scaling_.one_of(homes);
-    attempts_.asked(wish.groups.front(), held.at);
-    return ask(wish, reason, true, now_ns);
-  };
   if (const auto parting = scaling_.parting_for(held)) {
-    return ask_for(*parting).ok() && !grouping_.busy();
+    return ask(scaling_.one_of(*parting), reason, &held, now_ns).ok() && !grouping_.busy();
   }
   if (grouping_.busy()) {
     return false;
@@ -144,7 +139,7 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const auto homes = scaling_.homes_for(held);
   Status begun;
   if (homes) {
-    begun = ask_for(*homes);
+    begun = ask(scaling_.one_of(*homes), reason, &held, now_ns);
     if (begun.ok()) {
       return !grouping_.busy();
     }
@@ -157,11 +152,16 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   return true;
 }
 
-// Asks for groups that a policy wants, and remembers one that forms. Fails if they cannot be had.
-Status Fleet::ask(const GroupWish& wish, const std::string& reason, bool for_long, TimeNs now_ns) {
+// Asks for groups that a policy wants, and remembers one that forms and the held request, if any,
+// for which it does. Fails if they cannot be had.
+Status Fleet::ask(const GroupWish& wish, const std::string& reason, const HeldRequest* held,
+                  TimeNs now_ns) {
   const auto changes = grouping_.want(wish, reason, false, now_ns);
   if (changes.ok() && wish.groups.size() == 1) {
-    formed_.add(wish.groups.front(), {.since_ns = now_ns, .for_long = for_long});
+    formed_.add(wish.groups.front(), {.since_ns = now_ns, .for_long = held != nullptr});
+  }
+  if (changes.ok() && held != nullptr) {
+    attempts_.asked(wish.groups.front(), held->at);
   }
   count_failures(now_ns);
   return changes.ok() ? Status() : changes.error();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -21,7 +22,7 @@ class GroupAttempts {
   // A change has failed. While no policy may ask, it was asked for before, and the pause stays.
   void failed(TimeNs now_ns);
 
-  // A group of these replicas is asked for requests that are held `at` a replica, or anywhere.
+  // A group of these replicas is to form for requests that are held `at` a replica, or anywhere.
   void asked(const std::vector<ReplicaId>& replicas, std::optional<ReplicaId> at) {
     awaited_ = {.replicas = replicas, .at = at};
   }
@@ -33,7 +34,7 @@ class GroupAttempts {
   // Returns true if a failure that counts concerns a request that is held so. A stuck change keeps
   // all from forming groups.
   bool concerns(const Grouping::Failure& failure, std::optional<ReplicaId> at) const {
-    return failure.stuck || at == awaited_.at;
+    return failure.stuck || at == awaited_.at || (at && will_have(*at));
   }
   // Forgets the group that was asked for if its replicas do not change any more.
   void forget_ended(const Grouping& grouping);
@@ -49,6 +50,9 @@ class GroupAttempts {
   };
 
   bool awaits(const Grouping::Failure& failure) const;
+  bool will_have(ReplicaId replica) const {
+    return std::ranges::find(awaited_.replicas, replica) != awaited_.replicas.end();
+  }
 
   TimeNs not_before_ns_ = 0;
   int failed_in_a_row_ = 0;

@@ -32,6 +32,7 @@ TEST(GroupAttempts, AFailureCountsForTheRequestsThatWaitForTheChange) {
   EXPECT_FALSE(attempts.counts(stuck));
   EXPECT_TRUE(attempts.counts(awaited));
   EXPECT_TRUE(attempts.concerns(awaited, ReplicaId{1}));
+  EXPECT_TRUE(attempts.concerns(awaited, ReplicaId{0})) << "the group would hold it";
   EXPECT_FALSE(attempts.concerns(awaited, ReplicaId{4}));
   EXPECT_FALSE(attempts.counts(awaited)) << "it turned back";
   awaited.stuck = true;

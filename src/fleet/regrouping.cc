@@ -114,6 +114,7 @@ void Regrouping::turn(bool together, const std::string& why) {
   (stays ? record_.reason : record_.failure) = why;
   news_.failure = together ? news_.failure : why;
   wait_.until_ns = 0;
+  wait_.attempts = 0;
   if (stage_ == Stage::kMoving) {
     plan();
   }

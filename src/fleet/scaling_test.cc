@@ -345,6 +345,34 @@ TEST(Scaling, ARequestDoesNotWaitForAGroupThatCanGoNeitherWay) {
   EXPECT_EQ(scene.groups(), "0 1");
 }
 
+// A step fails, and another one on the way back. Then an operator orders the group on and back.
+TEST(Scaling, AnOperatorsOrdersAreNoFailedAttempts) {
+  GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
+  scene.arrive(5, 120, 10);
+  int failed = 0;
+  for (int round = 0; round < 1'000 && failed < 2; ++round) {
+    const auto running = scene.running();
+    if (!running || running->record.steps == 0) {
+      scene.ready();
+    } else if (scene.ready(0, Error{ErrorCode::kExhausted, "no page"})) {
+      ++failed;
+    }
+    scene.work(0);
+    scene.work(1);
+  }
+  for (int turn = 0; turn < 4; ++turn) {
+    ASSERT_TRUE(scene.changing());
+    ASSERT_TRUE(scene.want({{0, 1}}).ok());
+    ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+    ASSERT_FALSE(scene.sink.seen.at(RequestId{1}).finished);
+  }
+  for (int round = 0; round < 100 && !scene.sink.seen.at(RequestId{1}).finished; ++round) {
+    scene.settle();
+    scene.tick();
+  }
+  scene.expect_answer(RequestId{1});
+}
+
 TEST(Scaling, AGroupThatPartsTurnsBackForALongRequest) {
   GroupScene scene({.replicas = 2, .scale = ScalePolicy::kPaper});
   scene.arrive(5, 120, 10);
