@@ -71,11 +71,12 @@ const small = ['--kv-cache-memory', '6MiB', '--max-num-batched-tokens', '128', '
 
 describe('groups of devices', () => {
   const all = requests(Number(process.env.GROUP_REQUESTS ?? 40));
-  // Each division is tried with one of the precisions, and each precision with shards and with stages.
+  // Each division is tried with one of the precisions, and each precision with shards and with stages. An instrumented
+  // server has the same kernels, and unit tests with the other divisions.
   for (const [dtype, divisions] of [
     [['--dtype', 'bf16'], some('TP 2', 'PP 3, uneven')],
     [['--dtype', 'w8a8', '--kv-cache-dtype', 'int8'], some('PP 2', 'TP 2 x PP 2')],
-  ]) {
+  ].slice(instrumented ? 1 : 0)) {
     it(`answer like one device: ${dtype.join(' ')}`, async () => {
       const flags = [...dtype, ...shards, ...small];
       const expected = await withServer(flags, (server) => answers(server, all));
@@ -92,7 +93,7 @@ describe('groups of devices', () => {
   for (const [dtype, divisions] of [
     [['--dtype', 'w8'], some('TP 4', 'two replicas')],
     [['--dtype', 'w4', '--kv-cache-dtype', 'int8'], some('PP 4')],
-  ]) {
+  ].slice(instrumented ? 1 : 0)) {
     it(`of four devices and of two replicas answer like one device: ${dtype.join(' ')}`, async () => {
       const flags = [...dtype, '--max-tensor-parallel-size', '4', ...small];
       const few = all.slice(0, 12);
