@@ -201,21 +201,23 @@ function editedCache(name, layers) {
 const editing = (layers) => `
 import json, sqlite3, sys
 database = sqlite3.connect(sys.argv[1])
-threads, precisions, text = database.execute("SELECT threads, precisions, cost FROM step_cost WHERE small_pages = 0 AND kv = 'bf16' "
-                                             "ORDER BY length(precisions) DESC, saved LIMIT 1").fetchone()
-cost = json.loads(text)
-for name, of in cost["layers"].items():
-    ${layers}
-def keep(kv):
-    which = [kv, threads, precisions]
-    database.execute("UPDATE step_cost SET cost = ? WHERE small_pages = 0 AND kv = ? AND threads = ? AND precisions = ?", [json.dumps(cost), *which])
-    database.execute("INSERT OR REPLACE INTO step_cost SELECT model, cpu, threads, kv, 1, version, format, origin, precisions, cost, saved "
-                     "FROM step_cost WHERE small_pages = 0 AND kv = ? AND threads = ? AND precisions = ?", which)
-keep("bf16")
-cost["step"]["fixed_us"] = 0
-for of in cost["layers"].values():
-    of["step_us"] /= 2
-keep("int8")
+def edit(model, threads, precisions, text):
+    cost = json.loads(text)
+    for name, of in cost["layers"].items():
+        ${layers}
+    def keep(kv):
+        which = [model, kv, threads, precisions]
+        where = "WHERE small_pages = 0 AND model = ? AND kv = ? AND threads = ? AND precisions = ?"
+        database.execute("UPDATE step_cost SET cost = ? " + where, [json.dumps(cost), *which])
+        database.execute("INSERT OR REPLACE INTO step_cost SELECT model, cpu, threads, kv, 1, version, format, origin, precisions, cost, saved "
+                         "FROM step_cost " + where, which)
+    keep("bf16")
+    cost["step"]["fixed_us"] = 0
+    for of in cost["layers"].values():
+        of["step_us"] /= 2
+    keep("int8")
+for row in database.execute("SELECT model, threads, precisions, cost FROM step_cost WHERE small_pages = 0 AND kv = 'bf16'").fetchall():
+    edit(*row)
 database.commit()`;
 
 describe('PUT /admin/intent in place', () => {
