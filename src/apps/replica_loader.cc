@@ -72,11 +72,12 @@ ReplicaLoader::~ReplicaLoader() {
 // Waits before a step of a fingerprint or a layer that is loaded for a moment in which no model has
 // requests; if they go on, for a few times as long as the step before took, so that they lose a
 // small share of the CPUs. Models that requests wake come first. Returns false if the server ends
-// or an operator has taken the job back.
-bool ReplicaLoader::await_turn() {
+// or an operator has taken the job back, which ends no load that has begun.
+bool ReplicaLoader::await_turn(bool to_its_end) {
   const TimeNs rest_ns =
       std::clamp(kRest * (steady_now_ns() - stepped_ns_), kShortestRestNs, kLongestRestNs);
-  const bool goes_on = jobs_.await_turn([this] { return server_.quiet().has_value(); }, rest_ns);
+  const bool goes_on =
+      jobs_.await_turn([this] { return server_.quiet().has_value(); }, rest_ns, to_its_end);
   stepped_ns_ = steady_now_ns();
   return goes_on;
 }
@@ -133,7 +134,7 @@ Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resi
     learn_costs(*resident.model, harvest());
     if (!jobs_.taken_back()) {
       replicas.emplace(
-          start_replicas(*resident.model, *resident.sink, [this] { return await_turn(); }));
+          start_replicas(*resident.model, *resident.sink, [this] { return await_turn(true); }));
     }
     if (jobs_.taken_back()) {
       replicas = taken_back_job();

@@ -62,11 +62,12 @@ void JobQueue::run_short(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-bool JobQueue::await_turn(const std::function<bool()>& ready, TimeNs longest_ns) {
+bool JobQueue::await_turn(const std::function<bool()>& ready, TimeNs longest_ns, bool to_its_end) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point until = Clock::now() + std::chrono::nanoseconds(longest_ns);
   std::unique_lock lock(mutex_);
-  while (!closed_ && !taken_back_) {
+  const auto goes_on = [&] { return !closed_ && (to_its_end || !taken_back_); };
+  while (goes_on()) {
     if (hurrying_ > 0) {
       changed_.wait(lock);
     } else if (ready() || Clock::now() >= until) {
@@ -75,7 +76,7 @@ bool JobQueue::await_turn(const std::function<bool()>& ready, TimeNs longest_ns)
       changed_.wait_until(lock, until);
     }
   }
-  return !closed_ && !taken_back_;
+  return goes_on();
 }
 
 void JobQueue::look_again() {

@@ -35,9 +35,9 @@ class JobQueue {
   std::uint64_t short_jobs() const { return short_jobs_; }
 
   // The work of a long job calls it. Waits while a short job waits or runs, and then until `ready`,
-  // but not for longer than `longest_ns` in all. Returns false once the queue is closed or
-  // the job was taken back.
-  bool await_turn(const std::function<bool()>& ready, TimeNs longest_ns);
+  // but not for longer than `longest_ns` in all. Returns false once the queue is closed or, unless
+  // the work that has begun is done to its end, the job was taken back.
+  bool await_turn(const std::function<bool()>& ready, TimeNs longest_ns, bool to_its_end = false);
   // What `ready` says may have changed. Any thread may call.
   void look_again();
 

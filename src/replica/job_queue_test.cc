@@ -117,9 +117,10 @@ TEST(JobQueue, AJobIsTakenBackByItsNameAndOthersGoOn) {
   constexpr TimeNs kMinutesNs = 600 * kNsPerS;
   JobQueue jobs;
   std::string order;
-  std::binary_semaphore waits{0};
+  std::counting_semaphore<> waits{0};
   bool goes_on = true;
   bool taken_back = false;
+  bool to_its_end = false;
   jobs.give(
       [&] {
         jobs.run_aside([&] {
@@ -131,6 +132,7 @@ TEST(JobQueue, AJobIsTakenBackByItsNameAndOthersGoOn) {
               kMinutesNs);
         });
         taken_back = jobs.taken_back();
+        to_its_end = jobs.await_turn([] { return true; }, 0, true);
       },
       "first");
   jobs.give([&] { order += "second "; }, "second");
@@ -148,6 +150,7 @@ TEST(JobQueue, AJobIsTakenBackByItsNameAndOthersGoOn) {
   thread.join();
   EXPECT_FALSE(goes_on);
   EXPECT_TRUE(taken_back);
+  EXPECT_TRUE(to_its_end);
   EXPECT_EQ(order, "third");
 }
 

@@ -136,8 +136,10 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
     add_stop(generation, texts->tokenizer->find_special("<|eot_id|>"));
     add_stop(generation, texts->tokenizer->find_special("<|im_end|>"));
   }
+  ModelSpec spec = (*checkpoint)->spec();
   return ModelFiles{.name = options.name.empty() ? model_name_at(path) : options.name,
                     .checkpoint = *std::move(checkpoint),
+                    .spec = std::move(spec),
                     .tokenizer = std::move(texts->tokenizer),
                     .infill = texts->infill,
                     .chat = std::move(texts->chat),
@@ -148,9 +150,8 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
 bool same_but_for_weights(const ModelFiles& one, const ModelFiles& other) {
   const Tokenizer& a = *one.tokenizer;
   const Tokenizer& b = *other.tokenizer;
-  if (one.checkpoint->spec() != other.checkpoint->spec() || a.vocab_size() != b.vocab_size() ||
-      a.bos() != b.bos() || a.eos() != b.eos() ||
-      one.chat.template_source != other.chat.template_source) {
+  if (one.spec != other.spec || a.vocab_size() != b.vocab_size() || a.bos() != b.bos() ||
+      a.eos() != b.eos() || one.chat.template_source != other.chat.template_source) {
     return false;
   }
   for (TokenId id = 0; id < a.vocab_size(); ++id) {

@@ -15,7 +15,8 @@ namespace protean {
 // The files of a model, opened and checked. Weights are still on disk.
 struct ModelFiles {
   std::string name;  // as the user gave it, or that of the path (model_name_at)
-  std::shared_ptr<Checkpoint> checkpoint;
+  std::shared_ptr<Checkpoint> checkpoint;  // another one once written files are opened again
+  ModelSpec spec;                          // of each of them
   std::unique_ptr<Tokenizer> tokenizer;
   InfillTokens infill;
   ChatFiles chat;  // has the source of the template in use; empty if ChatML stands in

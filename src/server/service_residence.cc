@@ -49,6 +49,7 @@ void Service::fell_asleep() {
   }
   fleet_.migrations({});
   engines_.fell_asleep();
+  show_waiting();  // the last batches of engines that were unloaded had none that wait
 }
 
 void Service::show_residence(Residence residence) {

@@ -386,7 +386,7 @@ describe('a file of models', () => {
   };
 
   it('gives each model flags of its own, in its order', async () => {
-    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\npriority = 3\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\nmax-model-len = "auto"\nkv-cache-memory = "20MiB"\n`);
+    const path = file(`[zebra]\nmodel = "${random}"\ndtype = "w8"\npriority = 3\nmax_model_len = 128\nserved-model-name = ["stripes"]\n\n["org/story"]\nmodel = "${builtin}"\nmax-model-len = "auto"\nkv-cache-memory = "6MiB"\n`);
     const server = await Server.startWith({ path: ['--models', path] }, '--admin-port', '0', '--device-memory', '128MiB', ...small);
     try {
       const { data } = await clientOf(server).models.list();
