@@ -362,7 +362,7 @@ std::vector<std::string> unknown_variables(const CLI::App& root,
 }
 
 std::string explain_values(const CLI::App& app, const CLI::ParseError& error) {
-  const std::string text = error.what();
+  std::string text = error.what();
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) {
     return text;
   }
