@@ -35,10 +35,6 @@ std::string profile_job(std::size_t model) {
   return fmt::format("profile {}", model);
 }
 
-Error taken_back_job() {
-  return {ErrorCode::kUnavailable, "an operator took it back"};
-}
-
 // Gives freed memory back: buffers of steps are not on pages of a pool.
 void trim() {
   ::malloc_trim(0);
@@ -125,7 +121,7 @@ Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& 
   if (jobs_.closed()) {
     return make_error(ErrorCode::kUnavailable, "the server ends");
   }
-  return jobs_.taken_back() ? taken_back_job() : *std::move(opened);
+  return jobs_.taken_back() ? withdrawn() : *std::move(opened);
 }
 
 Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident) {
@@ -137,7 +133,7 @@ Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resi
           start_replicas(*resident.model, *resident.sink, [this] { return await_turn(true); }));
     }
     if (jobs_.taken_back()) {
-      replicas = taken_back_job();
+      replicas = withdrawn();
       trim();
     }
   });
@@ -166,19 +162,19 @@ void ReplicaLoader::profile(std::size_t model) {
 
 void ReplicaLoader::take_back_deployment(const std::string& name) {
   if (jobs_.take_back(deployment_job(name))) {
-    server_.failed(name, taken_back_job());
+    server_.failed(name, withdrawn());
   }
 }
 
 void ReplicaLoader::take_back_replacement(std::size_t model) {
   if (jobs_.take_back(replacement_job(model))) {
-    give_short([this, model] { fail_to_replace(model, taken_back_job()); });
+    give_short([this, model] { fail_to_replace(model, withdrawn()); });
   }
 }
 
 void ReplicaLoader::take_back_profile(std::size_t model) {
   if (jobs_.take_back(profile_job(model))) {
-    server_.profiled(model, taken_back_job());
+    server_.profiled(model, withdrawn());
   }
 }
 
@@ -367,7 +363,7 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
   } else {
     jobs_.run_aside([&] { learn_costs(*resident.model, harvest()); });
     if (jobs_.taken_back()) {
-      fail_to_replace(model, taken_back_job());
+      fail_to_replace(model, withdrawn());
       return;
     }
   }

@@ -229,7 +229,7 @@ int Scheduler::divide_ready_work() {
     }
   }
   std::int64_t blocks = pool_.free() - free_reserve();
-  std::int64_t places = config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
+  std::int64_t places = free_places();
   for (const auto& [place, sequence] : waiting_.places()) {
     if (!fits_now(*sequence) || sequence->held_until > 0) {
       continue;  // those behind it need not wait for it

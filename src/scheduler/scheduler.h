@@ -363,9 +363,10 @@ class Scheduler {
   void release(BlockId block);
   void release_blocks(Sequence& sequence);
   bool has_room(const StepPlan& plan) const;
-  bool has_place() const {
-    return std::ssize(running_) + exchange_.kept_places < config_.max_num_seqs;
+  std::int64_t free_places() const {
+    return config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
   }
+  bool has_place() const { return free_places() > 0; }
 
   const SchedulerConfig config_;
   BlockPool pool_;

@@ -65,7 +65,7 @@ std::vector<Scheduler::Newcomer> Scheduler::newcomers(int longest, bool has_long
                                                       std::int64_t tokens) {
   std::vector<Newcomer> found;
   std::int64_t blocks = pool_.free() - free_reserve();
-  const std::int64_t places = config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
+  const std::int64_t places = free_places();
   bool has_whole = false;
   int last_priority = std::numeric_limits<int>::max();
   int passed_over = 0;

@@ -33,7 +33,7 @@ Backlog Scheduler::backlog_before(int priority, TimeNs due_ns, std::int64_t toke
     backlog.most_left_tokens += sequence->asks.max_tokens - drawn;
   }
   const double missing = 1.0 - hit_share_;
-  std::int64_t places = config_.max_num_seqs - std::ssize(running_) - exchange_.kept_places;
+  std::int64_t places = free_places();
   double blocks = static_cast<double>(pool_.free());
   const auto take_place = [&](std::int64_t to_compute) {
     blocks -= static_cast<double>(blocks_for(to_compute));

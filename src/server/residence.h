@@ -20,6 +20,11 @@ namespace protean {
 // How long a model stays in memory after its last request if it never sleeps.
 inline constexpr TimeNs kForeverNs = std::numeric_limits<TimeNs>::max();
 
+// Why an operator's job ended that was taken back.
+inline Error withdrawn() {
+  return {ErrorCode::kUnavailable, "an operator took it back"};
+}
+
 // Whether the engines of a model are in memory. A model that sleeps has given its weights and its
 // KV cache back; what is sent to it waits until it is awake.
 enum class Residence { kAwake, kFallingAsleep, kAsleep, kWaking };

@@ -59,10 +59,6 @@ bool is_steered(const Service& service) {
   return false;
 }
 
-Error withdrawn() {
-  return {ErrorCode::kUnavailable, "an operator took it back"};
-}
-
 // Reads a number of the requests that estimates are for; 0 if it is not there.
 Checked<int> read_number(const json::object& asked, std::string_view name) {
   constexpr std::int64_t kMost = 1 << 20;

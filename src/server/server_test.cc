@@ -345,13 +345,7 @@ TEST_F(ServerTest, DrainDeadlineEndsStreamsWithAnError) {
 
 TEST_F(ServerTest, EmptyHostIsRefused) {
   options.host = "";
-  server = std::make_unique<Server>(
-      options,
-      std::vector<HostedModel>{
-          {{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template}, {}, inbox}},
-      "",
-      Environment{.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
-  const Status listening = server->listen();
+  const Status listening = listen_once(options);
   ASSERT_FALSE(listening.ok());
   EXPECT_EQ(listening.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(listening.error().message.find("host"), std::string::npos);
@@ -361,14 +355,7 @@ TEST_F(ServerTest, TakenPortIsAnError) {
   start();
   ServerOptions same = options;
   same.port = server->port();
-  BoundedQueue<Event> other_inbox(1);
-  Server second(same,
-                {{{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
-                  {},
-                  other_inbox}},
-                "",
-                {.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
-  const Status listening = second.listen();
+  const Status listening = listen_once(same);
   ASSERT_FALSE(listening.ok());
   EXPECT_NE(listening.error().message.find("is taken"), std::string::npos);
 }
@@ -378,14 +365,7 @@ TEST_F(ServerTest, TheSamePortForClientsAndOperatorsIsCalledThat) {
   options.port = options.admin.port = server->port();
   finish();
   server.reset();
-  BoundedQueue<Event> other_inbox(1);
-  Server second(options,
-                {{{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
-                  {},
-                  other_inbox}},
-                "",
-                {.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
-  const Status listening = second.listen();
+  const Status listening = listen_once(options);
   ASSERT_FALSE(listening.ok());
   EXPECT_NE(listening.error().message.find("--port and --admin-port are both"), std::string::npos);
 }

@@ -42,6 +42,17 @@ struct ServerTest : testing::Test {
     thread = std::thread([this] { server->run(); });
     server->set_ready();
   }
+  // Returns how another server listens.
+  Status listen_once(const ServerOptions& other) {
+    BoundedQueue<Event> other_inbox(1);
+    Server second(
+        other,
+        {{{.names = {"x"}, .tokenizer = &tokenizer, .chat_template = &chat_template},
+          {},
+          other_inbox}},
+        "", {.clock = steady_ns, .unix_time_s = [] { return std::int64_t{1}; }, .random = {}});
+    return second.listen();
+  }
   void finish() {
     if (thread.joinable()) {
       server->stop();
