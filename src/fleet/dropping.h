@@ -48,7 +48,7 @@ struct DropHolding {
   int kind = 0;                   // equal for those that may become one group
   int stages = 1;                 // of its pipeline; 1: each of its devices has all layers
   int layers = 0;                 // of the model
-  std::int64_t layer_bytes = 0;   // weights of all layers
+  std::int64_t layer_bytes = 0;   // pages of the weights of all layers
   std::int64_t memory_bytes = 0;  // of each stage, for layers and KV
 };
 

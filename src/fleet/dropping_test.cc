@@ -132,8 +132,8 @@ TEST(Dropping, TheTwoSmallestPipelinesBecomeOne) {
     }
     return shown(choose_drop(candidates, holdings, kBlockBytes));
   };
-  EXPECT_EQ(chosen(10, 12), "345");
-  EXPECT_EQ(chosen(11, 12), "012345");
+  EXPECT_EQ(chosen(20, 12), "345");
+  EXPECT_EQ(chosen(21, 12), "012345");
   EXPECT_EQ(chosen(11, 5), "345") << "six stages would leave one without a layer";
 }
 

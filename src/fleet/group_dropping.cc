@@ -7,6 +7,7 @@
 
 #include "control/plan_regroup.h"
 #include "cost/memory.h"
+#include "cost/pages.h"
 
 namespace protean {
 namespace {
@@ -21,15 +22,23 @@ bool may_rebalance(const Form& a, const Form& b) {
          a.group.size() != b.group.size();
 }
 
-// Returns the memory for layers and KV that each of so many stages has on average.
-std::int64_t stage_bytes(const GroupConfig& config, const Form& form, int stages) {
+// Counts the weights of all layers that devices of this form hold, and their memory, by stage.
+void count_memory(const GroupConfig& config, const Form& form, DropHolding& holding) {
   const PageBudget& budget = config.budget;
-  std::int64_t pages = 0;
-  for (const Holding& holding : form.group) {
-    pages += budget.pages - budget.reserve - holding.lacking_pages;
+  const std::vector<DevicePages> devices = pages_by_device(config.spec, form, budget.page_bytes);
+  const std::size_t of_first_stage = devices.size() / static_cast<std::size_t>(holding.stages);
+  std::int64_t layers = 0;
+  std::int64_t memory = 0;
+  std::int64_t embeddings = 0;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    for (const auto& [attention, mlp] : devices[i].layers) {
+      layers += attention + mlp;
+    }
+    memory += budget.pages - budget.reserve - devices[i].lacking;
+    embeddings += i < of_first_stage ? devices[i].embeddings : 0;
   }
-  return pages / stages * budget.page_bytes -
-         component_bytes(config.spec, Component::kEmbeddings, form.embeddings);
+  holding.layer_bytes = layers * budget.page_bytes;
+  holding.memory_bytes = (memory / holding.stages - embeddings) * budget.page_bytes;
 }
 
 }  // namespace
@@ -155,14 +164,10 @@ std::vector<DropHolding> GroupDropping::holdings(std::span<const DropCandidate> 
       });
     });
     const auto kind = same - kinds.begin();
-    const int stages = candidates[i].by_layers ? static_cast<int>(stages_of(form).size()) : 1;
-    held.push_back({.candidate = i,
-                    .kind = static_cast<int>(kind),
-                    .stages = stages,
-                    .layers = spec.layers,
-                    .layer_bytes = weight_bytes(spec, form) -
-                                   component_bytes(spec, Component::kEmbeddings, form.embeddings),
-                    .memory_bytes = stage_bytes(grouping_.config(), form, stages)});
+    DropHolding& holding = held.emplace_back(
+        DropHolding{.candidate = i, .kind = static_cast<int>(kind), .layers = spec.layers});
+    holding.stages = candidates[i].by_layers ? static_cast<int>(stages_of(form).size()) : 1;
+    count_memory(grouping_.config(), form, holding);
     if (kind == std::ssize(kinds)) {
       kinds.emplace_back();
     }
