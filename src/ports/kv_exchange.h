@@ -26,12 +26,6 @@ class KvExchange {
   // The executor of a fleet's only replica has been succeeded by another one (Fleet::succeed()),
   // which reports under the replica's id from now on. The fleet calls the former executor no more.
   virtual void succeeded() {}
-
-  // The executor that was known by a number behind those of the replicas has taken the place of the
-  // only replica's own (Fleet::succeed), which is not called any more: from now on what is copied
-  // to or from that replica, and the events of it, are those of the successor. Called before the
-  // successor is given a step.
-  virtual void succeeded() {}
 };
 
 }  // namespace protean
