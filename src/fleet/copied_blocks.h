@@ -30,10 +30,11 @@ class CopiedBlocks {
     std::uint64_t content = 0;
   };
 
-  static std::size_t at(BlockId block) { return static_cast<std::size_t>(block); }
+  static std::size_t at(std::int64_t block) { return static_cast<std::size_t>(block); }
 
   std::vector<Copy> copies_;  // by block
   std::vector<BlockId> free_;
+  std::int64_t copied_ = 0;
 };
 
 }  // namespace protean

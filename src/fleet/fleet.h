@@ -134,6 +134,7 @@ class Fleet : private TokenSink {
   void await_survivors(Arrival& arrival, TimeNs now_ns);
   void watch(TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
+  void advance_succession(TimeNs now_ns);
   void tick(TimeNs now_ns);
   std::optional<std::size_t> least_loaded_without_queue() const;
   void spread_queue(TimeNs now_ns);

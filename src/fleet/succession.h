@@ -76,6 +76,8 @@ class Succession {
   void copied(TimeNs now_ns);
   void hand_over(TimeNs now_ns);
   void install(EngineState state, TimeNs now_ns);
+  void end(Status how);
+  void fail_devices(const std::string& why, TimeNs now_ns);
   void fail(const Error& why, TimeNs now_ns);
 
   std::vector<Station>& stations_;
