@@ -156,6 +156,10 @@ void ReplicaLoader::morphed(std::size_t model, const Status& how) {
   give([this, model, how] { morphed_now(model, how); }, replacement_job(model));
 }
 
+void ReplicaLoader::forget_replacement(std::size_t model) {
+  give_short([this, model] { residents_[model].next.reset(); });
+}
+
 void ReplicaLoader::profile(std::size_t model) {
   give([this, model] { profile_now(model); }, profile_job(model));
 }

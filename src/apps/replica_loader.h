@@ -46,6 +46,7 @@ class ReplicaLoader final : public ModelLoader {
   Status deploy(const std::string& name, const boost::json::object& fields) override;
   void replace(std::size_t model, const IntentWish& wish) override;
   void morphed(std::size_t model, const Status& how) override;
+  void forget_replacement(std::size_t model) override;
   void profile(std::size_t model) override;
   void take_back_deployment(const std::string& name) override;
   void take_back_replacement(std::size_t model) override;

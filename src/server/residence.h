@@ -126,6 +126,8 @@ class ModelLoader {
   virtual void take_back_profile(std::size_t /*model*/) {}
   // The morph that replace() asked for has ended. If it failed, the model is opened instead.
   virtual void morphed(std::size_t /*model*/, const Status& /*how*/) {}
+  // The morph that replace() asked for does not begin, and nothing takes its place.
+  virtual void forget_replacement(std::size_t /*model*/) {}
   // Takes each second a sample of every model that serves. Returns the move of one that may move
   // and for which it pays; nothing if there is none. Called on the io thread, which it does not
   // hold up.

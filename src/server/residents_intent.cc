@@ -307,6 +307,7 @@ void Residents::planned(std::size_t model, const IntentPlan& plan) {
 void Residents::changes(std::size_t model, const ConfigurationChange& how) {
   IntentChange* change = change_of(model);
   if (change != nullptr && change->taken_back && how.in_place) {
+    loader_->forget_replacement(model);
     not_replaced(model, withdrawn());
   } else if (change != nullptr) {
     change->how = how;

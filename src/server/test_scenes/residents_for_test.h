@@ -44,6 +44,7 @@ struct NotingLoader final : ModelLoader {
     note(how.ok() ? "morphed" : "not morphed", model);
     why = how.ok() ? "" : how.error().message;
   }
+  void forget_replacement(std::size_t model) override { note("forget replace", model); }
   void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
   void take_back_deployment(const std::string& name) override {
