@@ -93,6 +93,7 @@ OpenOptions ReplicaLoader::open_options() {
           .may_move = defaults_.move_window_ns > 0,
           .harvest = harvest(),
           .device_loads = placements_.device_loads(),
+          .lost_devices = placements_.lost(),
           .turns = defaults_.turns,
           .memory = defaults_.memory};
 }
@@ -149,7 +150,15 @@ void ReplicaLoader::load(std::size_t model) {
 }
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
-  give([this, model, wish] { replace_now(model, wish); }, replacement_job(model));
+  give(
+      [this, model, wish] {
+        if (residents_[model].failure.empty()) {
+          replace_now(model, wish);
+        } else {
+          place_anew(model, wish);
+        }
+      },
+      replacement_job(model));
 }
 
 void ReplicaLoader::morphed(std::size_t model, const Status& how) {
@@ -207,7 +216,13 @@ void ReplicaLoader::unload_now(std::size_t model) {
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   const TimeNs began_ns = steady_now_ns();
-  const Status renewed = renew_files(*resident.model);
+  const Status renewed =
+      resident.failure.empty()
+          ? renew_files(*resident.model)
+          : make_error(
+                ErrorCode::kUnavailable,
+                "{}, and it is not placed on other devices yet: send the request again later",
+                resident.failure);
   if (renewed.ok()) {
     learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
   }
@@ -404,6 +419,7 @@ void ReplicaLoader::profile_now(std::size_t model) {
                                 .variant_cache = of->setting.morph.variant_cache,
                                 .machine = machine,
                                 .device_loads = placements_.device_loads(),
+                                .lost_devices = placements_.lost(),
                                 .harvest = harvest()},
                                *files, of->asked.model, [&](const ProfileProgress& progress) {
                                  server_.profiling(model, progress);

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/configuration.h"
+#include "contract/groups.h"
 #include "contract/morph.h"
 
 namespace protean {
@@ -143,6 +144,10 @@ class ModelLoader {
   virtual void profile(std::size_t model) = 0;
   // No engine has requests any more, see Server::quiet(). Called on the io thread.
   virtual void requests_ended() {}
+  // The model's only replica is out of service. Unloads it and tells the server that it sleeps.
+  // From then on nothing is placed on the devices that failed, and the model does not wake until
+  // replace() has placed it anew.
+  virtual void lose(std::size_t /*model*/, const ReplicaFailure& /*failure*/) {}
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

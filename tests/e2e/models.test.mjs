@@ -327,6 +327,14 @@ describe('models that come and go', () => {
       assert.equal((await deploy({ name: 'a', model: '/nowhere/a' })).status, 202);
       await becomes('a', 'failed');
       assert.match((await find('a')).error, /\/nowhere\/a/);
+      const odd = join(scratch, 'odd');
+      cpSync(random, odd, { recursive: true });
+      rmSync(join(odd, 'tokenizer.json'));
+      assert.equal(spawnSync('mkfifo', [join(odd, 'tokenizer.json')]).status, 0);
+      for (const model of [odd, join(odd, 'tokenizer.json')]) {
+        assert.equal((await deploy({ name: 'a', model })).status, 202);
+        await until(async () => /tokenizer\.json is (not a regular file|one file of a model)/.test((await find('a'))?.error), () => server.log);
+      }
       assert.equal((await deploy({ name: 'b', model: 'org/never-pulled' })).status, 202);
       await becomes('b', 'failed');
       assert.match((await find('b')).error, /run protean pull org\/never-pulled/);

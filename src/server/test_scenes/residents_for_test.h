@@ -45,6 +45,10 @@ struct NotingLoader final : ModelLoader {
     why = how.ok() ? "" : how.error().message;
   }
   void forget_replacement(std::size_t model) override { note("forget replace", model); }
+  void lose(std::size_t model, const ReplicaFailure& failure) override {
+    note("lose", model);
+    why = failure.why;
+  }
   void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
   void take_back_deployment(const std::string& name) override {
@@ -58,7 +62,7 @@ struct NotingLoader final : ModelLoader {
   std::vector<std::string> take() { return std::exchange(asked, {}); }
 
   std::vector<std::string> asked;
-  std::string why;              // a morph failed, the latest one
+  std::string why;              // a morph or a replica failed, the latest one
   std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
   std::vector<int> running;     // requests of the latest samples
   std::vector<bool> may_move;   // of the latest samples
@@ -147,6 +151,12 @@ struct ResidentsTest : ServiceTest {
       status->wanted.layer_precision[i] = {wanted, wanted};
     }
     serving().deliver({.form = status});
+  }
+  // The devices of the model's only replica have failed, which has ended its requests.
+  void lose_devices() {
+    auto groups = std::make_shared<GroupsStatus>();
+    groups->failed.push_back({.replica = ReplicaId{0}, .why = "has lost memory", .devices = {0}});
+    serving().deliver({.groups = groups});
   }
   // Returns the id of the wish for a form that is in the inbox, and takes it; 0 if there is none.
   std::uint64_t asked_wish() {
