@@ -62,7 +62,7 @@ struct NotingLoader final : ModelLoader {
   std::vector<std::string> take() { return std::exchange(asked, {}); }
 
   std::vector<std::string> asked;
-  std::string why;              // a morph or a replica failed, the latest one
+  std::string why;              // a morph failed, the latest one
   std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
   std::vector<int> running;     // requests of the latest samples
   std::vector<bool> may_move;   // of the latest samples
