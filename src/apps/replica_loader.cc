@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/hand_over.h"
 #include "apps/renew_files.h"
 #include "apps/serve_intent.h"
 #include "base/log.h"
@@ -165,10 +166,6 @@ void ReplicaLoader::morphed(std::size_t model, const Status& how) {
   give([this, model, how] { morphed_now(model, how); }, replacement_job(model));
 }
 
-void ReplicaLoader::forget_replacement(std::size_t model) {
-  give_short([this, model] { residents_[model].next.reset(); });
-}
-
 void ReplicaLoader::profile(std::size_t model) {
   give([this, model] { profile_now(model); }, profile_job(model));
 }
@@ -215,14 +212,11 @@ void ReplicaLoader::unload_now(std::size_t model) {
 
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
+  if (resident.awaits_place || resident.replicas != nullptr) {
+    return;
+  }
   const TimeNs began_ns = steady_now_ns();
-  const Status renewed =
-      resident.failure.empty()
-          ? renew_files(*resident.model)
-          : make_error(
-                ErrorCode::kUnavailable,
-                "{}, and it is not placed on other devices yet: send the request again later",
-                resident.failure);
+  const Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
   if (renewed.ok()) {
     learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
   }
@@ -292,13 +286,8 @@ void ReplicaLoader::deploy_now(ModelSetting setting) {
   add(std::move(resident));
 }
 
-void ReplicaLoader::fail_to_replace(std::size_t model, const Error& error) {
-  placements_.failed_to_move(model, steady_now_ns());
-  server_.not_replaced(model, error);
-}
-
-// Plans, and has the engine morph to the configuration if it can; if the model sleeps, it wakes in
-// the new form. The model may be removed meanwhile, or wake.
+// Plans, and has the engine morph to the configuration if it can, or hands its requests over; if
+// the model sleeps, it wakes in the new form. The model may be removed meanwhile, or wake.
 void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   const std::shared_ptr<OpenModel> before = residents_[model].model;
   if (before == nullptr) {
@@ -334,7 +323,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   auto morph = in_place(*before, *opened, unclaimed_bytes());
   Next next{wish, {}, *std::move(opened), began_ns};
   if (!morph.ok()) {
-    serve_copy(model, std::move(next), morph.error().message);
+    serve_anew(model, std::move(next), morph.error().message);
     return;
   }
   next.in_place = *std::move(morph);
@@ -350,7 +339,7 @@ void ReplicaLoader::morphed_now(std::size_t model, const Status& how) {
     return;
   }
   if (!how.ok()) {
-    serve_copy(model, std::move(*next), how.error().message);
+    serve_anew(model, std::move(*next), how.error().message);
     return;
   }
   OpenModel& served = *residents_[model].model;
@@ -360,6 +349,61 @@ void ReplicaLoader::morphed_now(std::size_t model, const Status& how) {
   log::info("{} is served for {} after {:.2f} s, in place: {}", name_of(served), next->wish.intent,
             seconds_since(next->began_ns), next->copy.plan.configuration);
   server_.kept(model);
+}
+
+// Hands requests over to the model in its new configuration if that can be.
+void ReplicaLoader::serve_anew(std::size_t model, Next next, const std::string& why) {
+  const Resident& resident = residents_[model];
+  const bool awake = resident.replicas != nullptr;
+  const Status possible = check_hand_over(*resident.model, next.copy, awake);
+  if (!possible.ok()) {
+    serve_copy(model, std::move(next), possible.error().message);
+  } else if (awake && memory_of(next.copy) > unclaimed_bytes()) {
+    serve_copy(model, std::move(next), why + ", and there is no memory for both");
+  } else {
+    hand_over(model, std::move(next), why);
+  }
+}
+
+// Loads the model next to the one that serves, whose requests and KV it takes over between two
+// steps. Nothing is loaded of a model that sleeps, or fell asleep meanwhile: it wakes in the new
+// configuration. It may be removed meanwhile.
+void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& why) {
+  server_.changes(model, {.in_place = std::nullopt, .why = why, .hands_over = true});
+  next.copy.replica.turns = residents_[model].model->replica.turns;
+  std::optional<Result<LoadedWorkers>> loaded;
+  if (residents_[model].replicas != nullptr) {
+    jobs_.run_aside([&] {
+      learn_costs(next.copy, harvest());
+      loaded.emplace(jobs_.taken_back() ? withdrawn() : load_workers_of(next.copy, [this] {
+        return await_turn(true);
+      }));
+    });
+  }
+  if (jobs_.taken_back()) {
+    loaded = withdrawn();
+    trim();
+  }
+  if (loaded && !loaded->ok()) {
+    fail_to_replace(model, loaded->error());
+    return;
+  }
+  Resident& resident = residents_[model];
+  if (resident.model == nullptr) {
+    return;
+  }
+  if (loaded && resident.replicas != nullptr) {
+    if (const Status how = resident.replicas->succeed(**std::move(loaded)); !how.ok()) {
+      serve_copy(model, std::move(next), how.error().message);
+      return;
+    }
+  }
+  loaded.reset();
+  trim();
+  log::info("{} is served for {} after {:.2f} s, handed over: {}", name_of(*resident.model),
+            next.wish.intent, seconds_since(next.began_ns), next.copy.plan.configuration);
+  server_.succeeded(model, take_over(*resident.model, std::move(next.copy)));
+  add_placement(model);
 }
 
 // Loads the model next to the one that it replaces if there is memory for both.

@@ -57,7 +57,7 @@ class ReplicaLoader final : public ModelLoader {
   void requests_ended() override { jobs_.look_again(); }
 
  private:
-  // What a model is to become by a morph, and the same as a second copy.
+  // What a model is to become by a morph, and the same as it would be loaded.
   struct Next {
     IntentWish wish;
     FormWish in_place;
@@ -69,7 +69,8 @@ class ReplicaLoader final : public ModelLoader {
     std::shared_ptr<TokenSink> sink;
     std::unique_ptr<Replicas> replicas;  // null while the model sleeps
     std::unique_ptr<Next> next = {};     // null unless its engine morphs for an intent
-    std::string failure = {};            // of its devices; it never wakes there again. Empty: none
+    std::string failure = {};            // of its devices, until it has others; empty: none
+    bool awaits_place = false;           // until then its requests wait
   };
 
   bool await_turn(bool to_its_end = false);
@@ -83,9 +84,12 @@ class ReplicaLoader final : public ModelLoader {
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting);
   void replace_now(std::size_t model, const IntentWish& wish);
+  static Status lost(const Resident& resident);
   void lose_now(std::size_t model, const ReplicaFailure& failure);
   void place_anew(std::size_t model, const IntentWish& wish);
   void morphed_now(std::size_t model, const Status& how);
+  void serve_anew(std::size_t model, Next next, const std::string& why);
+  void hand_over(std::size_t model, Next next, const std::string& why);
   void serve_copy(std::size_t model, Next next, const std::string& why);
   void fail_to_replace(std::size_t model, const Error& error);
   void profile_now(std::size_t model);

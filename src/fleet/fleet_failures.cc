@@ -48,6 +48,7 @@ void Fleet::watch(TimeNs now_ns) {
     take_out({late, now_ns, fmt::format("has not answered for {} s", timeout_ns / kNsPerS),
               std::move(devices)});
   };
+  succession_.watch(idle_ns, now_ns);
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     for (const ReplicaId late : watch_.late_steps(i, idle_ns, now_ns)) {
       take_out_late(late, watch_.timeout_ns(i), failing_devices(late));
@@ -92,6 +93,10 @@ void Fleet::take_out(ReplicaFailure failure) {
     held.at.reset();  // any group may hold it, because runs of neighbours have gaps now
   }
   attempts_.held_anywhere();
+  if (succession_.replace_failed(now_ns)) {
+    advance_succession(now_ns);
+    return;
+  }
   grouping_.fail(std::move(failure));
 }
 

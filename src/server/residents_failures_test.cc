@@ -20,34 +20,45 @@ struct LostDevicesTest : ResidentsTest {
 
 TEST_F(LostDevicesTest, AModelWithAnIntentIsPlacedAnewAndNewRequestsWaitForThat) {
   serve_for_an_intent();
-  Service& former = serving();
   lose_devices();
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-cost"}));
   EXPECT_EQ(loader.why, "has lost memory");
-  EXPECT_EQ(former.residence(), Residence::kFallingAsleep);
+  EXPECT_EQ(serving().residence(), Residence::kFallingAsleep);
   residents.fell_asleep(0);
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), Asked{}) << "once is enough";
 
   begin();
   EXPECT_EQ(loader.take(), Asked{"load 0"});
-  EXPECT_EQ(former.outstanding(), 1);
-  residents.woke(0, make_error(ErrorCode::kUnavailable, "device 0 has lost memory"));
-  EXPECT_EQ(former.outstanding(), 0) << "it does not come back on this device";
   residents.planned(0, {"TP 1 x PP 1, bf16, KV bf16", estimates});
   residents.changes(0, {std::nullopt, "device 0 has lost memory"});
   EXPECT_EQ(change("way_why"), "device 0 has lost memory");
-  residents.replaced(0, make_host(next_inbox, "min-cost"), false);
-  ASSERT_NE(&serving(), &former);
-  answers.clear();
-  begin();
-  look_until_asked();
-  EXPECT_EQ(loader.take(), (Asked{"remove 0", "load 1"}));
-  residents.woke(1, {});
+  residents.succeeded(0, serving().model());
   EXPECT_EQ(change(), "done");
+  EXPECT_EQ(serving().outstanding(), 1);
+  residents.woke(0, {});
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), Asked{}) << "its devices work";
   EXPECT_EQ(serving().residence(), Residence::kAwake);
-  EXPECT_EQ(end_all(next_inbox, serving()), 1U);
+  EXPECT_EQ(end_all(first_inbox, serving()), 1U);
+}
+
+TEST_F(LostDevicesTest, WithoutAPlaceRequestsEndWithTheReason) {
+  serve_for_an_intent();
+  lose_devices();
+  residents.look_at_loads();
+  residents.fell_asleep(0);
+  begin();
+  const Error none{ErrorCode::kUnavailable, "all devices (1) have failed"};
+  residents.woke(0, none);
+  residents.not_replaced(0, none);
+  EXPECT_EQ(serving().outstanding(), 0);
+  EXPECT_EQ(change(), "failed");
+  EXPECT_EQ(change("error"), none.message);
+  loader.take();
+  want(R"({"intent":"min-memory"})");
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-memory"}) << "an operator may try again";
 }
 
 TEST_F(LostDevicesTest, AMorphOfEnginesThatHaveFailedGivesWayToAPlanForItsIntent) {

@@ -23,7 +23,7 @@ bool Service::may_sleep() const {
 
 const ReplicaFailure* Service::failure() const {
   const GroupsStatus* groups = fleet_.groups();
-  const bool failed = model_.replicas == 1 && groups != nullptr && !groups->failed.empty();
+  const bool failed = model_->replicas == 1 && groups != nullptr && !groups->failed.empty();
   return failed ? &groups->failed.front() : nullptr;
 }
 
@@ -100,7 +100,7 @@ std::vector<std::pair<ReplicaId, FormWish>> Service::standing_wishes() const {
     if (holders.replicas.size() > 1) {
       continue;
     }
-    if (now.mode != model_.form.mode || now.floor != model_.form.floor) {
+    if (now.mode != model_->form.mode || now.floor != model_->form.floor) {
       standing.emplace_back(holders.replicas.front(),
                             FormWish{.mode = now.mode, .floor = now.floor});
     }
@@ -135,7 +135,7 @@ void Service::woke(const Status& loaded) {
       pending->on_ready = [this, reply = pending.get()] {
         if (reply->reply->status != 202) {
           log::warning("{}: what was asked for before it slept is not possible now: {}",
-                       model_.names.front(), error_message(*reply->reply));
+                       model_->names.front(), error_message(*reply->reply));
         }
       };
       again.push_back({environment_.clock(), WantForm{id, std::move(wish)}, replica});
