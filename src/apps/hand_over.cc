@@ -6,7 +6,13 @@
 
 namespace protean {
 
-Status check_hand_over(const OpenModel& before, const OpenModel& after) {
+Status check_hand_over(const OpenModel& before, const OpenModel& after, bool awake) {
+  if (before.files->generation != after.files->generation) {
+    return make_error(ErrorCode::kUnavailable, "its files have other defaults for generation now");
+  }
+  if (!awake) {
+    return {};
+  }
   const KvForm& now = before.replica.sizing.form.kv;
   const KvForm& then = after.replica.sizing.form.kv;
   if (now.precision != then.precision) {
@@ -17,8 +23,9 @@ Status check_hand_over(const OpenModel& before, const OpenModel& after) {
     return make_error(ErrorCode::kUnavailable, "blocks of KV go from {} to {} tokens",
                       now.block_tokens, then.block_tokens);
   }
-  if (!before.files->checkpoint->unchanged().ok()) {
-    return make_error(ErrorCode::kUnavailable, "its files were written after they were opened");
+  if (!before.files->checkpoint->current().ok()) {
+    return make_error(ErrorCode::kUnavailable,
+                      "its files were written or replaced after they were opened");
   }
   return {};
 }

@@ -9,9 +9,10 @@
 
 namespace protean {
 
-// Fails with the reason if what serves a model cannot hand its requests over to the same model as
-// `after` was opened: KV is stored in another way, or other weights have been written.
-Status check_hand_over(const OpenModel& before, const OpenModel& after);
+// Fails with the reason if a model cannot become the same model as `after` was opened: its defaults
+// for generation are others, or if it is awake and has requests to hand over, KV is stored in
+// another way or its weights are others.
+Status check_hand_over(const OpenModel& before, const OpenModel& after, bool awake);
 
 // Loads a model that is to take over the requests of one that serves. See start_replicas().
 Result<LoadedWorkers> load_workers_of(OpenModel& model, const std::function<bool()>& await_turn);

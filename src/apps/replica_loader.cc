@@ -94,6 +94,7 @@ OpenOptions ReplicaLoader::open_options() {
           .may_move = defaults_.move_window_ns > 0,
           .harvest = harvest(),
           .device_loads = placements_.device_loads(),
+          .lost_devices = placements_.lost(),
           .turns = defaults_.turns,
           .memory = defaults_.memory};
 }
@@ -150,7 +151,15 @@ void ReplicaLoader::load(std::size_t model) {
 }
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
-  give([this, model, wish] { replace_now(model, wish); }, replacement_job(model));
+  give(
+      [this, model, wish] {
+        if (residents_[model].failure.empty()) {
+          replace_now(model, wish);
+        } else {
+          place_anew(model, wish);
+        }
+      },
+      replacement_job(model));
 }
 
 void ReplicaLoader::morphed(std::size_t model, const Status& how) {
@@ -203,8 +212,11 @@ void ReplicaLoader::unload_now(std::size_t model) {
 
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
+  if (resident.awaits_place || resident.replicas != nullptr) {
+    return;
+  }
   const TimeNs began_ns = steady_now_ns();
-  const Status renewed = renew_files(*resident.model);
+  const Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
   if (renewed.ok()) {
     learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
   }
@@ -272,11 +284,6 @@ void ReplicaLoader::deploy_now(ModelSetting setting) {
   log::info("{} is deployed after {:.2f} s", name, seconds_since(began_ns));
   server_.deployed(resident.sink);
   add(std::move(resident));
-}
-
-void ReplicaLoader::fail_to_replace(std::size_t model, const Error& error) {
-  placements_.failed_to_move(model, steady_now_ns());
-  server_.not_replaced(model, error);
 }
 
 // Plans, and has the engine morph to the configuration if it can, or hands its requests over; if
@@ -348,7 +355,7 @@ void ReplicaLoader::morphed_now(std::size_t model, const Status& how) {
 void ReplicaLoader::serve_anew(std::size_t model, Next next, const std::string& why) {
   const Resident& resident = residents_[model];
   const bool awake = resident.replicas != nullptr;
-  const Status possible = awake ? check_hand_over(*resident.model, next.copy) : Status();
+  const Status possible = check_hand_over(*resident.model, next.copy, awake);
   if (!possible.ok()) {
     serve_copy(model, std::move(next), possible.error().message);
   } else if (awake && memory_of(next.copy) > unclaimed_bytes()) {
@@ -456,6 +463,7 @@ void ReplicaLoader::profile_now(std::size_t model) {
                                 .variant_cache = of->setting.morph.variant_cache,
                                 .machine = machine,
                                 .device_loads = placements_.device_loads(),
+                                .lost_devices = placements_.lost(),
                                 .harvest = harvest()},
                                *files, of->asked.model, [&](const ProfileProgress& progress) {
                                  server_.profiling(model, progress);

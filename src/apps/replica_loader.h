@@ -46,6 +46,8 @@ class ReplicaLoader final : public ModelLoader {
   Status deploy(const std::string& name, const boost::json::object& fields) override;
   void replace(std::size_t model, const IntentWish& wish) override;
   void morphed(std::size_t model, const Status& how) override;
+  void forget_replacement(std::size_t model) override;
+  void lose(std::size_t model, const ReplicaFailure& failure) override;
   void profile(std::size_t model) override;
   void take_back_deployment(const std::string& name) override;
   void take_back_replacement(std::size_t model) override;
@@ -67,6 +69,8 @@ class ReplicaLoader final : public ModelLoader {
     std::shared_ptr<TokenSink> sink;
     std::unique_ptr<Replicas> replicas;  // null while the model sleeps
     std::unique_ptr<Next> next = {};     // null unless its engine morphs for an intent
+    std::string failure = {};            // of its devices, until it has others; empty: none
+    bool awaits_place = false;           // until then its requests wait
   };
 
   bool await_turn(bool to_its_end = false);
@@ -80,6 +84,9 @@ class ReplicaLoader final : public ModelLoader {
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting);
   void replace_now(std::size_t model, const IntentWish& wish);
+  static Status lost(const Resident& resident);
+  void lose_now(std::size_t model, const ReplicaFailure& failure);
+  void place_anew(std::size_t model, const IntentWish& wish);
   void morphed_now(std::size_t model, const Status& how);
   void serve_anew(std::size_t model, Next next, const std::string& why);
   void hand_over(std::size_t model, Next next, const std::string& why);

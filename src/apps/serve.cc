@@ -207,9 +207,10 @@ int run_serve(ServeOptions& options) {
     hosted.push_back(model.hosted);
   }
   Server server(options.server, std::move(hosted), kVersion, real_environment());
-  // Constructed before any other thread. The first signal drains, a second one ends the program
-  // at once. While the models load there are no requests to wait for.
-  std::atomic<bool> loaded = false;
+  // Constructed before any other thread. The first signal drains, a second one ends answers at
+  // once. Before and after the server serves there are none to wait for, and what loads or unloads
+  // a model may hang.
+  std::atomic<bool> serves = false;
   auto background = std::make_unique<log::Background>();
   const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
     if (signal == SIGHUP) {
@@ -220,8 +221,8 @@ int run_serve(ServeOptions& options) {
       }
       return;
     }
-    if (!loaded) {
-      log::info("stopped while loading");
+    if (!serves) {
+      log::info("stopped while models are loaded or unloaded");
       background.reset();  // writes its pending lines
       std::_Exit(0);
     }
@@ -237,7 +238,7 @@ int run_serve(ServeOptions& options) {
   std::unique_ptr<ReplicaLoader> loader;
   Error failure;  // if there is no loader
   if (replicas.ok()) {
-    loaded = true;
+    serves = true;
     loader = std::make_unique<ReplicaLoader>(*models, *std::move(replicas), server,
                                              defaults_of(options, opening));
     server.set_ready(loader.get());
@@ -251,6 +252,7 @@ int run_serve(ServeOptions& options) {
     log_operators_port(options.server, server.admin_port());
   }
   io.join();
+  serves = false;
   return loader != nullptr ? 0 : exit_with(failure);
 }
 

@@ -189,6 +189,7 @@ Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& opti
                                      .variant_cache = asked.morph.variant_cache,
                                      .machine = machine,
                                      .device_loads = options.device_loads,
+                                     .lost_devices = options.lost_devices,
                                      .harvest = options.harvest},
                                     files, asked.model);
     if (!chosen.ok()) {

@@ -133,7 +133,8 @@ class Fleet : private TokenSink {
   void refuse(RequestId request, Error why, TimeNs now_ns);
   void await_survivors(Arrival& arrival, TimeNs now_ns);
   void watch(TimeNs now_ns);
-  void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
+  std::vector<int> failing_devices(ReplicaId replica) const;
+  void take_out(ReplicaFailure failure);
   void advance_succession(TimeNs now_ns);
   void tick(TimeNs now_ns);
   std::optional<std::size_t> least_loaded_without_queue() const;

@@ -45,7 +45,7 @@ class Grouping {
   // A replica's devices have failed. Its group, if it is in one, parts without a step. Must be
   // called once the engines of engines_of() have given up their requests, and followed by
   // advance().
-  void fail(ReplicaId replica, const std::string& why, TimeNs now_ns);
+  void fail(ReplicaFailure failure);
   // Returns the replicas whose engines depend on this replica's devices.
   std::vector<ReplicaId> engines_of(ReplicaId replica) const;
   // Returns the replicas whose devices this replica's engine depends on.

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/configuration.h"
+#include "contract/groups.h"
 #include "contract/morph.h"
 
 namespace protean {
@@ -130,6 +131,8 @@ class ModelLoader {
   virtual void take_back_profile(std::size_t /*model*/) {}
   // The morph that replace() asked for has ended. If it failed, the model is opened instead.
   virtual void morphed(std::size_t /*model*/, const Status& /*how*/) {}
+  // The morph that replace() asked for does not begin, and nothing takes its place.
+  virtual void forget_replacement(std::size_t /*model*/) {}
   // Takes each second a sample of every model that serves. Returns the move of one that may move
   // and for which it pays; nothing if there is none. Called on the io thread, which it does not
   // hold up.
@@ -145,6 +148,10 @@ class ModelLoader {
   virtual void profile(std::size_t model) = 0;
   // No engine has requests any more, see Server::quiet(). Called on the io thread.
   virtual void requests_ended() {}
+  // The model's only replica is out of service. Unloads it and tells the server that it sleeps.
+  // From then on nothing is placed on the devices that failed, and what waits for the model waits
+  // for replace(), which is to place it anew.
+  virtual void lose(std::size_t /*model*/, const ReplicaFailure& /*failure*/) {}
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

@@ -144,6 +144,7 @@ class Residents {
   IntentChange* change_to_take_back(std::size_t former);
   void morph(std::size_t model, const FormWish& wish);
   void look_at_morphs();
+  void look_at_failures();
   ProfileJob* profile_at(std::size_t model);
   void end(IntentChange& change, const Status& how);
   void load_after(IntentChange& change, std::size_t place);

@@ -191,6 +191,7 @@ bool Residents::is_settled() const {
 }
 
 void Residents::look_at_loads() {
+  look_at_failures();
   look_at_morphs();
   std::vector<ModelSample> samples;
   const bool settled = is_settled();
@@ -232,14 +233,14 @@ json::object Residents::intent_of(const Service& service) const {
   const IntentChange& change = found->second;
   const TimeNs until_ns = has_ended(change) ? change.ended_ns : clock_();
   json::object job{{"intent", change.wish.intent},
-                   {"batch", change.wish.batch},
                    {"state", to_string(change.state)},
                    {"began", (change.began_ns + service.unix_offset_ns()) / kNsPerS},
                    {"seconds", static_cast<double>(until_ns - change.began_ns) / kNsPerS}};
-  for (const auto& [field, tokens] : {std::pair("prompt_tokens", change.wish.prompt_tokens),
+  for (const auto& [field, number] : {std::pair("batch", change.wish.batch),
+                                      std::pair("prompt_tokens", change.wish.prompt_tokens),
                                       std::pair("output_tokens", change.wish.output_tokens)}) {
-    if (tokens > 0) {
-      job[field] = tokens;
+    if (number > 0) {
+      job[field] = number;
     }
   }
   if (!change.plan.configuration.empty()) {
@@ -309,6 +310,7 @@ void Residents::planned(std::size_t model, const IntentPlan& plan) {
 void Residents::changes(std::size_t model, const ConfigurationChange& how) {
   IntentChange* change = change_of(model);
   if (change != nullptr && change->taken_back && how.in_place) {
+    loader_->forget_replacement(model);
     not_replaced(model, withdrawn());
   } else if (change != nullptr) {
     change->how = how;

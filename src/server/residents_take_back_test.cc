@@ -65,6 +65,9 @@ TEST_F(ResidentsTest, AnIntentThatIsTakenBackAfterItsPlanChangesNothing) {
   residents.changes(0, {FormWish{.rest_pages = 100}, "only weights change"});
   EXPECT_EQ(change(), "cancelled");
   EXPECT_EQ(asked_wish(), 0U) << "the engine is not asked to morph";
+  EXPECT_EQ(loader.take(),
+            (Asked{"replace 0 min-memory", "take back replace 0", "forget replace 0"}))
+      << "the loader keeps no files open for it";
   want(R"({"intent":"min-latency"})");
   residents.planned(0, {"TP 2 x PP 1, bf16, KV bf16", estimates});
   residents.take_back_intent(former);

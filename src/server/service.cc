@@ -101,8 +101,12 @@ void Service::become(ServedModel model) {
   model_ = with_text_limit(std::move(model));
   engines_.rest.reset();
   engines_.standing.clear();
-  fleet_.become(model_->form, sleeps(residence()));
-  if (sleeps(residence())) {  // the engines report no form before they are loaded
+  const bool loaded = residence() == Residence::kAwake;
+  if (fleet_.groups() != nullptr) {
+    metrics_.groups({});
+  }
+  fleet_.become(model_->form, loaded);
+  if (!loaded) {  // the engines report no form before they are
     metrics_.form(ReplicaId{0}, model_->form);
     feed_.form(ReplicaId{0}, model_->form, now_ns());
   }

@@ -83,11 +83,15 @@ class Service {
   Residence residence() const { return engines_.residence(); }
   // Returns true if the model may sleep: it is awake and nothing waits for its engines.
   bool may_sleep() const;
+  // Returns why the model's only replica is out of service, which ends all requests at once; null
+  // if it serves, or if there are several.
+  const ReplicaFailure* failure() const;
   // Returns when the model is to sleep unless it is used before; nothing if it is not to.
   std::optional<TimeNs> sleep_due_ns() const;
   // Says how long the model stays in memory after its last request, in place of sleep_idle_ns,
   // until it sleeps. Calls on_stay_changed.
   void keep_loaded(TimeNs ns);
+  // Requires may_sleep() or a failure().
   void fall_asleep();
   // The engines are unloaded. Calls on_wanted if events came meanwhile.
   void fell_asleep();

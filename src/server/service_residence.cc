@@ -21,6 +21,12 @@ bool Service::may_sleep() const {
          wishes_.empty();
 }
 
+const ReplicaFailure* Service::failure() const {
+  const GroupsStatus* groups = fleet_.groups();
+  const bool failed = model_->replicas == 1 && groups != nullptr && !groups->failed.empty();
+  return failed ? &groups->failed.front() : nullptr;
+}
+
 std::optional<TimeNs> Service::sleep_due_ns() const {
   const TimeNs stay_ns = engines_.stay_ns.value_or(limits_.sleep_idle_ns);
   if (stay_ns == kForeverNs || residence() != Residence::kAwake || state_ != ServerState::kReady) {
@@ -116,7 +122,7 @@ void Service::rest_in(FormWish wish) {
 }
 
 void Service::fall_asleep() {
-  check(may_sleep(), "a model that is used does not sleep");
+  check(may_sleep() || failure() != nullptr, "a model that is used does not sleep");
   engines_.standing = standing_wishes();
   engines_.fall_asleep();
 }

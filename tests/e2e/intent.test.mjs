@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { editedCache } from './edited_costs.mjs';
+import { loseMemory } from './faults.mjs';
 import { builtin, instrumented, model as tiny, program, Server, skip, sleep, until } from './server.mjs';
 
 let scratch;
@@ -460,6 +461,53 @@ describe('--move-models auto in place', { skip: noMoves || (instrumented && 'PUT
       assert.match(change.why, /from TP 1 x PP 1, bf16, KV int8 to TP 1 x PP 1, w4.* there and back in place$/);
       assert.match((await (await fetch(`${admin}/admin/models`)).json()).models[0].form, /layers w4(a8)?:16/);
       assert.doesNotMatch(server.log, /is removed/, 'there was one copy at all times');
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
+});
+
+// With sanitizers, each plan takes half a minute.
+describe('a device that fails', { skip: instrumented }, () => {
+  it('takes no further models, and gives one with an intent to a device that is left', async () => {
+    const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, ...cache(), '--admin-port', '0', '--devices', '2',
+      '--intent', 'min-device-hours', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
+    try {
+      await server.logged(/operators' port: (\S+)/);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
+      const ask = async () => {
+        const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST',
+          body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 24, temperature: 0, ignore_eos: true }) });
+        const { choices, error } = await answer.json();
+        return { status: answer.status, text: choices?.[0].text, reason: error?.message };
+      };
+      const change = async () => (await (await fetch(`${admin}/admin/intent`)).json()).change;
+      const { text } = await ask();
+      // Asks until the loss is found and the plan that follows it has ended.
+      const lose = async (device) => {
+        loseMemory(server.process.pid);
+        return until(async () => {
+          const answer = await ask();
+          if (answer.status === 200) assert.equal(answer.text, text);
+          else assert.match(answer.reason, /failed|has lost memory/);
+          const now = await change();
+          return now?.way_why?.startsWith(`device ${device} `) && ['done', 'failed'].includes(now.state) ? now : now?.state === 'failed' && now;
+        }, () => server.log);
+      };
+      const moved = await lose(0);
+      assert.deepEqual([moved.state, moved.way, moved.way_why], ['done', 'a second copy', 'device 0 has lost memory: an access to its pages failed'], JSON.stringify(moved));
+      assert.match(server.log, /story: device 0 has lost memory: an access to its pages failed, and takes no further models: this one is placed anew/);
+      assert.deepEqual(await ask(), { status: 200, text, reason: undefined });
+      const { models } = await (await fetch(`${admin}/admin/models`)).json();
+      assert.deepEqual(models.map(({ residence }) => residence), ['awake']);
+
+      const failed = await lose(1);
+      assert.equal(failed.state, 'failed');
+      assert.match(failed.error, /all devices \(2\) have failed: start the server again/);
+      const { status, reason } = await ask();
+      assert.equal(status, 503);
+      assert.match(reason, /device 1 has lost memory/);
     } finally {
       assert.equal(await server.stop(), 0, server.log);
     }

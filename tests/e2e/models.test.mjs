@@ -1,7 +1,7 @@
 // Several models in one server: each answers as if it were alone.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -222,7 +222,7 @@ describe('models that are not used', () => {
     }
   });
 
-  it('open their files again if these were written meanwhile, once they can be', async () => {
+  it('open their files again if these were written or replaced meanwhile, once they can be', async () => {
     const copy = join(scratch, 'written');
     const weights = join(copy, 'model.safetensors');
     cpSync(random, copy, { recursive: true });
@@ -232,11 +232,31 @@ describe('models that are not used', () => {
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
       const client = clientOf(server);
       const expected = await stream(client, 'noise');
-      assert.equal((await fetch(`${admin}/admin/sleep`, { method: 'POST' })).status, 202);
-      await until(async () => (await (await fetch(`${admin}/admin/models`)).json()).models[0].residence === 'asleep', () => server.log);
+      const sleeps = async () => {
+        assert.equal((await fetch(`${admin}/admin/sleep`, { method: 'POST' })).status, 202);
+        await until(async () => (await (await fetch(`${admin}/admin/models`)).json()).models[0].residence === 'asleep', () => server.log);
+      };
+      await sleeps();
       truncateSync(weights, 1000);
-      await assert.rejects(stream(client, 'noise'), ({ status, message }) => status === 503 && /were written after they were opened, and cannot be opened again: /.test(message));
+      await assert.rejects(stream(client, 'noise'), ({ status, message }) => status === 503 && /were written or replaced after they were opened, and cannot be opened again: /.test(message));
       cpSync(join(random, 'model.safetensors'), weights);
+      assert.equal(await stream(client, 'noise'), expected);
+
+      // A directory, and then a file, takes the place of another one, which stays readable to those that have opened it.
+      await sleeps();
+      renameSync(copy, `${copy} before`);
+      writeRandomModel(copy, 2, (name, i) => name === 'lm_head.weight' ? (i * 7919) % 1000 / 1000 : undefined);
+      assert.notEqual(await stream(client, 'noise'), expected);
+      await sleeps();
+      renameSync(join(`${copy} before`, 'model.safetensors'), weights);
+      assert.equal(await stream(client, 'noise'), expected);
+      await sleeps();
+      renameSync(join(`${copy} before`, 'generation_config.json'), join(copy, 'other'));
+      cpSync(weights, join(copy, 'same'));
+      renameSync(join(copy, 'same'), weights);
+      writeFileSync(join(copy, 'generation_config.json'), '{"eos_token_id": 7}');
+      await assert.rejects(stream(client, 'noise'), ({ status, message }) => status === 503 && /has other defaults for generation now/.test(message));
+      renameSync(join(copy, 'other'), join(copy, 'generation_config.json'));
       assert.equal(await stream(client, 'noise'), expected);
     } finally {
       assert.equal(await server.stop(), 0, server.log);
@@ -307,6 +327,14 @@ describe('models that come and go', () => {
       assert.equal((await deploy({ name: 'a', model: '/nowhere/a' })).status, 202);
       await becomes('a', 'failed');
       assert.match((await find('a')).error, /\/nowhere\/a/);
+      const odd = join(scratch, 'odd');
+      cpSync(random, odd, { recursive: true });
+      rmSync(join(odd, 'tokenizer.json'));
+      assert.equal(spawnSync('mkfifo', [join(odd, 'tokenizer.json')]).status, 0);
+      for (const model of [odd, join(odd, 'tokenizer.json')]) {
+        assert.equal((await deploy({ name: 'a', model })).status, 202);
+        await until(async () => /tokenizer\.json is (not a regular file|one file of a model)/.test((await find('a'))?.error), () => server.log);
+      }
       assert.equal((await deploy({ name: 'b', model: 'org/never-pulled' })).status, 202);
       await becomes('b', 'failed');
       assert.match((await find('b')).error, /run protean pull org\/never-pulled/);

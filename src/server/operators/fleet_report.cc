@@ -52,9 +52,10 @@ FleetReport::FleetReport(int replicas, const FormStatus& start)
       seen_(static_cast<std::size_t>(replicas), {.kv_blocks = start.form.kv.blocks}),
       forms_(seen_.size(), std::make_shared<const FormStatus>(start)) {}
 
-void FleetReport::become(const FormStatus& start, bool sleeps) {
+void FleetReport::become(const FormStatus& start, bool loaded) {
   devices_each_ = start.form.group.size();
-  if (sleeps) {
+  groups_ = nullptr;
+  if (!loaded) {
     form(ReplicaId{0}, std::make_shared<const FormStatus>(start));
   }
 }

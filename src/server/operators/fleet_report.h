@@ -28,9 +28,9 @@ class FleetReport {
     forms_[index(replica)] = std::move(status);
   }
   void groups(std::shared_ptr<const GroupsStatus> status) { groups_ = std::move(status); }
-  // The only replica has other devices. `start` is its form if it `sleeps`; otherwise it reports
-  // it.
-  void become(const FormStatus& start, bool sleeps);
+  // The only replica has other devices, which work. `start` is its form if it is not `loaded`;
+  // otherwise it reports it.
+  void become(const FormStatus& start, bool loaded);
 
   void replicas_wanted(const ReplicasWanted& wanted) { wanted_ = wanted; }
   void migrations(const Migrations& now) { migrations_ = now; }

@@ -44,6 +44,11 @@ struct NotingLoader final : ModelLoader {
     note(how.ok() ? "morphed" : "not morphed", model);
     why = how.ok() ? "" : how.error().message;
   }
+  void forget_replacement(std::size_t model) override { note("forget replace", model); }
+  void lose(std::size_t model, const ReplicaFailure& failure) override {
+    note("lose", model);
+    why = failure.why;
+  }
   void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
   void take_back_deployment(const std::string& name) override {
@@ -159,6 +164,12 @@ struct ResidentsTest : ServiceTest {
       status->wanted.layer_precision[i] = {wanted, wanted};
     }
     serving().deliver({.form = status});
+  }
+  // The devices of the model's only replica have failed, which has ended its requests.
+  void lose_devices() {
+    auto groups = std::make_shared<GroupsStatus>();
+    groups->failed.push_back({.replica = ReplicaId{0}, .why = "has lost memory", .devices = {0}});
+    serving().deliver({.groups = groups});
   }
   // Returns the id of the wish for a form that is in the inbox, and takes it; 0 if there is none.
   std::uint64_t asked_wish() {
