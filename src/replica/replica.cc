@@ -11,6 +11,7 @@
 #include "device/cpu/seat.h"
 #include "host/machine.h"
 #include "replica/model_options.h"
+#include "replica/one_replica.h"
 #include "replica/variant_packing.h"
 #include "terminal/progress.h"
 
@@ -395,7 +396,8 @@ Result<std::unique_ptr<Replicas>> Replicas::start(const ReplicaOptions& asked,
   BackgroundTask packing = pack_in_background(options, gate);
   parts.workers = std::make_unique<Workers>(gate, options.device_timeout_ns, parts.memory.get());
   for (std::int32_t replica = 0; replica < options.sizing.replicas(); ++replica) {
-    auto worker = create_worker(options, ReplicaId{replica}, *fabric, weights, gate);
+    const ReplicaId id{replica};
+    auto worker = create_worker(options_of(options, id), id, *fabric, weights, gate);
     if (!worker.ok()) {
       return worker.error();
     }
@@ -428,8 +430,8 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec, Parts p
       sink_(sink),
       parts_(std::move(parts)),
       fleet_({options.router, options.migrate},
-             parts_.workers->members(engine_config(options, spec)), *this, parts_.workers.get(),
-             groups_of(options, spec, *parts_.workers)) {
+             with_own_engines(parts_.workers->members(engine_config(options, spec)), options, spec),
+             *this, parts_.workers.get(), groups_of(options, spec, *parts_.workers)) {
   thread_ = std::thread([this] { run(); });
 }
 

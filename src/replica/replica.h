@@ -34,7 +34,7 @@ namespace protean {
 
 using Inbox = BoundedQueue<Event>;
 
-// How to build the replicas of a model, which are all alike.
+// How to build the replicas of a model, which are alike but for their memory (options_of).
 struct ReplicaOptions {
   ModelOptions model;
   Sizing sizing;                           // the size of each replica
