@@ -108,10 +108,6 @@ bool forms_groups(const FleetOptions& options) {
   return options.scale != "off" || options.drop != "off";
 }
 
-bool scales_by_shards(const FleetOptions& options) {
-  return options.scale != "off" && options.scale != "layers";
-}
-
 void set_policies(const FleetOptions& options, ReplicaOptions& replica) {
   replica.router = parse_router(options.router).value();
   replica.migrate = parse_migrate(options.migrate).value();

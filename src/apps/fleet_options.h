@@ -28,9 +28,6 @@ Status check_groups(const FleetOptions& options, const GroupOptions& group);
 // Returns true if a policy may form groups, so that replicas need a form that may change.
 bool forms_groups(const FleetOptions& options);
 
-// Returns true if a policy may form groups by shards, whose replicas need equal memory.
-bool scales_by_shards(const FleetOptions& options);
-
 // Writes the policies into the options of the replicas. The flags allow no other names.
 void set_policies(const FleetOptions& options, ReplicaOptions& replica);
 

@@ -104,10 +104,6 @@ std::int64_t kv_bytes(const ModelSpec& spec, Form form, std::int64_t blocks,
   return pages * page_bytes;
 }
 
-bool is_any_length(const ModelOptions& options) {
-  return options.max_model_len == "auto" || options.max_model_len == "-1";
-}
-
 // Returns the KV bytes of one sequence of the length asked for; of one block if that is auto.
 std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
                             const Sizing& sizing, std::int64_t page_bytes) {
@@ -454,7 +450,8 @@ std::string remedy_for_kv(const ModelOptions& options, const ModelSpec& spec, co
 std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
                               const Sizing& sizing, std::int64_t blocks) {
   const PageBudget& budget = sizing.budget;
-  const bool may_form = sizing.unequal.empty() && !options.ladder.empty();
+  const bool may_form = sizing.unequal.empty() && !options.ladder.empty() &&
+                        (options.scales || !is_any_length(options));
   for (int homes = 2; homes <= sizing.replicas() && may_form; homes *= 2) {
     const auto wide = divided_form(sizing.form, homes, GroupBy::kShards);
     if (!wide.ok()) {

@@ -146,6 +146,10 @@ Result<Sizing> size_division(const ModelOptions& options, const ModelSpec& spec,
 
 }  // namespace
 
+bool is_any_length(const ModelOptions& options) {
+  return options.max_model_len == "auto" || options.max_model_len == "-1";
+}
+
 Sizing sizing_of(Sizing all, int replica) {
   if (!all.unequal.empty()) {
     const ReplicaMemory& own = all.unequal[static_cast<std::size_t>(replica)];

@@ -74,8 +74,12 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine,
                              const std::function<Status(Sizing&)>& check = {});
 
+// Returns true if --max-model-len is auto.
+bool is_any_length(const ModelOptions& options);
+
 // Returns the KV blocks of the widest group that the replicas can form by shards, or `blocks`,
-// which one replica may have, if that is more.
+// which one replica may have, if that is more. If any length will do, only groups count that form
+// by themselves.
 std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
                               const Sizing& sizing, std::int64_t blocks);
 

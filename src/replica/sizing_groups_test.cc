@@ -362,6 +362,34 @@ TEST(Sizing, StagesTakeNoMoreThanTheyNeed) {
   EXPECT_TRUE(more->warnings.empty());
 }
 
+// Only a policy lets groups form for requests that no replica holds.
+TEST(Sizing, AnyLengthIsThatOfTheWidestGroupThatFormsByItself) {
+  const ModelSpec spec = spec_of_1k_context();
+  int shorter = 0;
+  for (int kib = 1024; kib < 16 * 1024; kib += 256) {
+    ModelOptions options{.device_memory = fmt::format("{}KiB", kib),
+                         .may_morph = true,
+                         .ladder = {Precision::kW8},
+                         .group = {.replicas = 2, .most_tensor = 2},
+                         .max_num_seqs = 8,
+                         .max_num_batched_tokens = 64};
+    const auto alone = choose_sizing(options, spec, kMachine);
+    if (!alone.ok() || alone->max_model_len == spec.max_context) {
+      continue;
+    }
+    ++shorter;
+    EXPECT_LE(alone->max_model_len, alone->largest_kv_blocks * 16);
+    options.scales = true;
+    const auto scales = choose_sizing(options, spec, kMachine);
+    ASSERT_TRUE(scales.ok()) << scales.error().message;
+    EXPECT_GT(scales->max_model_len, alone->max_model_len);
+    options.scales = false;
+    options.max_model_len = fmt::format("{}", scales->max_model_len);
+    EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << "an operator may group them";
+  }
+  EXPECT_GT(shorter, 0);
+}
+
 TEST(Sizing, EachReplicaTakesTheMemoryOfItsDevice) {
   const TemporaryDirectory directory;
   const ModelSpec spec = spec_of_1k_context();
