@@ -92,7 +92,7 @@ TEST(Regrouping, NoPolicyFormsAGroupForWhichKvShrinksInVain) {
 
 // Else layers would stay dropped if the last request ended while the policy waits after a refusal.
 TEST(Regrouping, APolicyThatWasRefusedLooksAgainWithoutAnEvent) {
-  GroupScene scene({.blocks = 200, .morphs = false, .drop = DropPolicy::kPaper});
+  GroupScene scene({.blocks = 60, .morphs = false, .drop = DropPolicy::kPaper});
   for (int topic = 0; topic < 10; ++topic) {
     scene.arrive(topic, 230, 10);
   }
