@@ -432,6 +432,10 @@ describe('a file of models', () => {
     refused(['--model', `a=${builtin}`, '--model', `a=${random}`], /two models are named "a"/);
     refused(['--model', `a=${builtin}`, builtin], /protean serve takes MODEL or --model and --models, not both/);
     refused(['--model', `a=${builtin}`, '--served-model-name', 'b'], /--served-model-name b: several models/);
+    const two = ['--model', `a=${builtin}`, '--model', `b=${random}`, '--intent', 'min-cost'];
+    refused([...two, '--intent', 'c=min-memory'], /--intent c=min-memory: no model is named "c": the models are "a", "b"/);
+    refused([...two, '--intent', 'b=min-latancy'], /--intent b=min-latancy: intent min-latancy is unknown, did you mean min-latency\?/);
+    refused([...two, '--intent', 'min-memory'], /--intent min-cost and --intent min-memory are both for all models/);
   });
 
   it('names every model that cannot be served, and what would fit', () => {
