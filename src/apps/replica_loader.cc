@@ -35,6 +35,14 @@ std::string profile_job(std::size_t model) {
   return fmt::format("profile {}", model);
 }
 
+// Returns a harvest that tells how far the fingerprint of a job is.
+Harvest telling(Harvest harvest, std::function<void(const JobProgress&)> tell) {
+  harvest.told = [tell = std::move(tell)](const FingerprintProgress& now) {
+    tell({.steps = now.steps, .of_steps = now.of_steps});
+  };
+  return harvest;
+}
+
 // Gives freed memory back: buffers of steps are not on pages of a pool.
 void trim() {
   ::malloc_trim(0);
@@ -124,10 +132,11 @@ Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& 
   return jobs_.taken_back() ? withdrawn() : *std::move(opened);
 }
 
-Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident) {
+Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident,
+                                                            const TellProgress& tell) {
   std::optional<Result<std::unique_ptr<Replicas>>> replicas;
   jobs_.run_aside([&] {
-    learn_costs(*resident.model, harvest());
+    learn_costs(*resident.model, telling(harvest(), tell));
     if (!jobs_.taken_back()) {
       replicas.emplace(
           start_replicas(*resident.model, *resident.sink, [this] { return await_turn(true); }));
@@ -182,12 +191,14 @@ void ReplicaLoader::remove(std::size_t model) {
   give_short([this, model] { remove_now(model); });
 }
 
-Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields) {
+Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields,
+                             bool load) {
   auto setting = model_setting(defaults_.setting, name, fields);
   if (!setting.ok()) {
     return setting.error();
   }
-  give([this, setting = *std::move(setting)] { deploy_now(setting); }, deployment_job(name));
+  give([this, setting = *std::move(setting), load] { deploy_now(setting, load); },
+       deployment_job(name));
   return {};
 }
 
@@ -215,6 +226,7 @@ void ReplicaLoader::load_now(std::size_t model) {
   }
   resident.replicas = *std::move(replicas);
   placements_.loaded(model, resident.model->load_s);
+  server_.loaded(model, seconds_since(began_ns));
   log::info("{} woke in {:.2f} s", name_of(*resident.model), seconds_since(began_ns));
   server_.woke(model, {});
 }
@@ -251,25 +263,32 @@ ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
   return resident;
 }
 
-void ReplicaLoader::deploy_now(ModelSetting setting) {
+// One that is not to be loaded sleeps, and claims the memory in which it wakes.
+void ReplicaLoader::deploy_now(ModelSetting setting, bool load) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
+  const TellProgress tell = [this, name](const JobProgress& now) { server_.deploying(name, now); };
   auto opened = plan([&, free = unclaimed_bytes()] {
-    return open_further_model(std::move(setting), open_options(), free);
+    OpenOptions options = open_options();
+    options.harvest = telling(options.harvest, tell);
+    return open_further_model(std::move(setting), options, free);
   });
   if (!opened.ok()) {
     server_.failed(name, opened.error());
     return;
   }
   Resident resident = open(*std::move(opened));
-  auto replicas = load_aside(resident);
-  if (!replicas.ok()) {
-    server_.failed(name, replicas.error());
-    return;
+  if (load) {
+    auto replicas = load_aside(resident, tell);
+    if (!replicas.ok()) {
+      server_.failed(name, replicas.error());
+      return;
+    }
+    resident.replicas = *std::move(replicas);
   }
-  resident.replicas = *std::move(replicas);
-  log::info("{} is deployed after {:.2f} s", name, seconds_since(began_ns));
-  server_.deployed(resident.sink);
+  log::info("{} is {} after {:.2f} s", name, load ? "deployed" : "registered",
+            seconds_since(began_ns));
+  server_.deployed(resident.sink, load);
   add(std::move(resident));
 }
 
@@ -287,6 +306,8 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   }
   const TimeNs began_ns = steady_now_ns();
   OpenOptions options = open_options();
+  options.harvest = telling(
+      options.harvest, [this, model](const JobProgress& now) { server_.changing(model, now); });
   options.device_loads = placements_.device_loads(model);
   if (wish.move) {
     options.chosen = report_of_move(*before->report, wish);
@@ -349,7 +370,8 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
   Resident resident = open(std::move(next.copy));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
   if (memory_of(*resident.model) <= unclaimed_bytes()) {
-    auto replicas = load_aside(resident);
+    auto replicas = load_aside(
+        resident, [this, model](const JobProgress& now) { server_.changing(model, now); });
     if (!replicas.ok()) {
       fail_to_replace(model, replicas.error());
       return;
@@ -416,6 +438,7 @@ void ReplicaLoader::add(Resident resident) {
 void ReplicaLoader::add_placement(std::size_t model) {
   const OpenModel& served = *residents_[model].model;
   placements_.add(model, served.report, {served.load_s, morphs_to(served)});
+  server_.loaded(model, served.load_s);
 }
 
 std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "contract/intent.h"
 #include "server/call/json_body.h"
+#include "server/job_progress.h"
 #include "server/residents.h"
 
 namespace protean {
@@ -242,6 +243,10 @@ json::object Residents::intent_of(const Service& service) const {
       job[field] = tokens;
     }
   }
+  if (change.state == IntentChange::State::kPlanning ||
+      change.state == IntentChange::State::kLoading) {
+    show_progress(change.progress, job);
+  }
   if (!change.plan.configuration.empty()) {
     job["configuration"] = change.plan.configuration;
   }
@@ -300,7 +305,14 @@ void Residents::end(IntentChange& change, const Status& how) {
 void Residents::planned(std::size_t model, const IntentPlan& plan) {
   if (IntentChange* change = change_of(model)) {
     change->plan = plan;
+    change->progress = {};
     change->state = IntentChange::State::kLoading;
+  }
+}
+
+void Residents::changing(std::size_t model, const JobProgress& progress) {
+  if (IntentChange* change = change_of(model)) {
+    change->progress = progress;
   }
 }
 

@@ -279,6 +279,52 @@ TEST_F(ResidentsTest, AModelIsProfiledOneJobAtATime) {
   residents.profiled(0, {});  // of a model that is gone
 }
 
+TEST_F(ResidentsTest, AModelThatIsRegisteredSleepsUntilItIsWanted) {
+  const auto refused = residents.deploy(R"({"name":"other","model":"m","load":"no"})");
+  EXPECT_EQ(std::get<ApiError>(refused).param, "load");
+  residents.deploy(R"({"name":"other","model":"m","load":false})");
+  EXPECT_EQ(loader.take(), Asked{"register other"});
+  EXPECT_FALSE(loader.fields_of_deploy.contains("load"));
+  deploy_other(false);
+  EXPECT_EQ(loader.take(), Asked{"unload 1"});
+  residents.fell_asleep(1);
+  Service& other = *residents.models().find("other");
+  EXPECT_EQ(other.residence(), Residence::kAsleep);
+  EXPECT_EQ(residents.load_s(other), 0) << "it is not known yet";
+  other.wake();
+  EXPECT_EQ(loader.take(), Asked{"load 1"});
+  residents.loaded(1, 0.25);
+  residents.woke(1, {});
+  EXPECT_EQ(other.residence(), Residence::kAwake);
+  EXPECT_EQ(residents.load_s(other), 0.25);
+  residents.remove(other);
+  look_until_asked();
+  residents.loaded(1, 0.5);  // of a model that is gone
+}
+
+TEST_F(ResidentsTest, DeploymentsAndChangesShowTheirProgress) {
+  residents.deploy(R"({"name":"other","model":"m"})");
+  const auto deployment = [&] { return residents.absent().at(0).as_object(); };
+  EXPECT_FALSE(deployment().contains("progress"));
+  residents.deploying("other", {.steps = 3, .of_steps = 40});
+  EXPECT_EQ(json::serialize(deployment().at("progress")), R"({"steps":3,"of_steps":40})");
+  residents.deploying("other", {.loaded = 0.5});
+  EXPECT_EQ(json::serialize(deployment().at("progress")), R"({"loaded":5E-1})");
+  residents.deploying("nobody", {.loaded = 0.5});
+
+  want(R"({"intent":"min-cost"})");
+  const auto shown = [&] { return residents.intent_of(serving()).at("change").as_object(); };
+  residents.changing(0, {.steps = 7, .of_steps = 40});
+  EXPECT_EQ(shown().at("progress").at("steps"), 7);
+  residents.planned(0, {"TP 1 x PP 1, w4, KV int8", estimates});
+  EXPECT_FALSE(shown().contains("progress")) << "loading has not begun";
+  residents.changing(0, {.loaded = 0.75});
+  EXPECT_EQ(shown().at("progress").at("loaded"), 0.75);
+  residents.kept(0);
+  EXPECT_FALSE(shown().contains("progress"));
+  residents.changing(0, {.loaded = 1});  // of a change that has ended
+}
+
 TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {
   const auto status_of = [](const Checked<std::string>& reply) {
     const ApiError* error = std::get_if<ApiError>(&reply);
