@@ -68,10 +68,13 @@ struct IntentWish {
   int batch = 0;  // requests at once
   int prompt_tokens = 0;
   int output_tokens = 0;
+  double output_quantile =
+      0;  // share of the answers that are no longer; 0: output_tokens is no such
   std::optional<PlannedMove> move = {};  // what was chosen already; nothing: a plan is to choose
 };
 
-// What a model has to do at this moment. Tokens are means of all requests so far, 0 if not known.
+// What a model has to do at this moment. Tokens are those for which its intent is planned, see
+// with_load(); 0 if not known.
 struct ModelSample {
   std::size_t model = 0;
   int running = 0;  // requests at once

@@ -200,6 +200,37 @@ TEST_F(ResidentsTest, EstimatesAreForTheRequestsOfTheModelUnlessTheWishSaysOther
   EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens"), 200);
 }
 
+TEST_F(ResidentsTest, ABoundIsForNineOfTenAnswersAndTheRestForTheirMean) {
+  for (int answer = 1; answer <= 20; ++answer) {
+    begin();
+    first_inbox.push({});  // pop_all() waits for an event
+    for (const Event& event : first_inbox.pop_all()) {
+      if (const Arrival* arrival = std::get_if<Arrival>(&event.what)) {
+        const int tokens = answer == 20 ? 500 : answer;
+        serving().deliver(
+            {.outputs = {finished(arrival->request.id, FinishReason::kLength, tokens)},
+             .observation = {.output_tokens_total = 690, .accepted_total = 20}});
+      }
+    }
+    answers.clear();
+  }
+  want(R"({"intent":"min-cost"})");
+  EXPECT_EQ(loader.wanted, (std::array{1, 1, 34}));
+  EXPECT_FALSE(
+      residents.intent_of(serving()).at("change").as_object().contains("output_tokens_quantile"));
+  residents.kept(0);
+  for (const char* intent : {"latency-slo=2s", "cost-slo=3"}) {
+    want(json::serialize(json::object{{"intent", intent}}));
+    EXPECT_EQ(loader.wanted, (std::array{1, 1, 18})) << intent;
+    EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens_quantile"), 0.9);
+    residents.kept(0);
+  }
+  residents.look_at_loads();
+  EXPECT_EQ(loader.output_tokens, std::vector{18}) << "moves are for the intent that serves";
+  want(R"({"intent":"latency-slo=2s","output_tokens":200})");
+  EXPECT_EQ(loader.wanted, (std::array{1, 1, 200}));
+}
+
 TEST_F(ResidentsTest, AModelMovesByTheLoadsInTheWayOfAnIntent) {
   deploy_other();
   begin();

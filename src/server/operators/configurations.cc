@@ -20,14 +20,14 @@ Checked<int> read_filter(const HttpCall& call, const char* name) {
   int number = 0;
   const auto [end, failed] = std::from_chars(text->data(), text->data() + text->size(), number);
   if (failed != std::errc() || end != text->data() + text->size() || number < 1) {
-    return ApiError{.message = fmt::format("{}={} must be a whole number from 1 on", name,
-                                           printable(*text)),
-                    .param = name};
+    return ApiError{
+        .message = fmt::format("{}={} must be a whole number from 1 on", name, printable(*text)),
+        .param = name};
   }
   return number;
 }
 
-HttpReply shown(const std::string& model, const Result<boost::json::object>& found) {
+HttpReply reply_with(const std::string& model, const Result<boost::json::object>& found) {
   if (!found.ok()) {
     return error_reply({.status = 503, .message = found.error().message});
   }
@@ -56,7 +56,8 @@ HttpHandler::Answer configurations_reply(const HttpCall& call, Service& service,
     }
     *number = std::get<int>(read);
   }
-  return service.answer_aside(call, [list, wanted, model] { return shown(model, list(wanted)); });
+  return service.answer_aside(call,
+                              [list, wanted, model] { return reply_with(model, list(wanted)); });
 }
 
 }  // namespace protean

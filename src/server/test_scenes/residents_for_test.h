@@ -35,9 +35,11 @@ struct NotingLoader final : ModelLoader {
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override {
     running.clear();
     may_move.clear();
+    output_tokens.clear();
     for (const ModelSample& sample : samples) {
       running.push_back(sample.running);
       may_move.push_back(sample.may_move);
+      output_tokens.push_back(sample.output_tokens);
     }
     return std::exchange(move, std::nullopt);
   }
@@ -63,6 +65,7 @@ struct NotingLoader final : ModelLoader {
   std::array<int, 3> wanted{};           // of the latest wish: batch, prompt and output tokens
   std::vector<int> running;              // requests of the latest samples
   std::vector<bool> may_move;            // of the latest samples
+  std::vector<int> output_tokens;
   std::optional<ModelToMove> move;
 };
 
