@@ -48,11 +48,11 @@ TEST_F(ConfigurationListTest, ShowsEachEstimateWithItsMemoryQualityAndSource) {
             .rests_on = "a fingerprint"},
            {.configuration = {}, .latency = {}, .rests_on = "another"}});
   const boost::json::object found = list();
-  const boost::json::object& map = found.at("maps").at(0).as_object();
+  const boost::json::object& map = found.at("maps").as_array().at(0).as_object();
   EXPECT_EQ(map.at("devices"), "2 x CPU");
   EXPECT_EQ(map.at("batch"), 3);
   ASSERT_EQ(map.at("configurations").as_array().size(), 2U);
-  const boost::json::object& row = map.at("configurations").at(0).as_object();
+  const boost::json::object& row = map.at("configurations").as_array().at(0).as_object();
   EXPECT_EQ(row.at("name"), "TP 2 x PP 2, w4, KV bf16");
   EXPECT_EQ(row.at("ttft_ms"), 1.5);
   EXPECT_EQ(row.at("memory_bytes"), 1000);
@@ -61,7 +61,7 @@ TEST_F(ConfigurationListTest, ShowsEachEstimateWithItsMemoryQualityAndSource) {
             memory_of(spec, four, {.batch = 3}).device_bytes(3, true));
   EXPECT_EQ(row.at("perplexity_ratio"), 1.02);
   EXPECT_EQ(row.at("rests_on"), "a fingerprint");
-  EXPECT_TRUE(map.at("configurations").at(1).at("perplexity_ratio").is_null());
+  EXPECT_TRUE(map.at("configurations").as_array().at(1).at("perplexity_ratio").is_null());
 }
 
 TEST_F(ConfigurationListTest, LoadsAreChosenAndBoundedAndWhatIsNotLegalIsLeftOut) {
@@ -72,10 +72,10 @@ TEST_F(ConfigurationListTest, LoadsAreChosenAndBoundedAndWhatIsNotLegalIsLeftOut
   const boost::json::object all = list();
   EXPECT_EQ(all.at("maps").as_array().size(), std::size_t{kMostShownMaps});
   EXPECT_EQ(all.at("left_out"), 2);
-  EXPECT_TRUE(all.at("maps").at(0).at("configurations").as_array().empty());
+  EXPECT_TRUE(all.at("maps").as_array().at(0).at("configurations").as_array().empty());
   const boost::json::object last = list({.batch = count});
   ASSERT_EQ(last.at("maps").as_array().size(), 1U);
-  EXPECT_EQ(last.at("maps").at(0).at("batch"), count);
+  EXPECT_EQ(last.at("maps").as_array().at(0).at("batch"), count);
   EXPECT_TRUE(list({.batch = 1, .prompt_tokens = 1}).at("maps").as_array().empty());
 }
 

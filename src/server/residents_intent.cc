@@ -79,7 +79,7 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
                                name, before->second.wish.intent)};
   }
   begin_change(service, with_load(std::get<IntentWish>(std::move(wish)), service.fleet().sum(),
-                                  service.answer_lengths()));
+                                  service.fleet().answer_lengths()));
   return intent_of(service);
 }
 
@@ -134,8 +134,8 @@ void Residents::look_at_loads() {
   const bool settled = is_settled();
   for (const Service* service : models_.services()) {
     const Observation seen = service->fleet().sum();
-    const IntentWish load =
-        with_load({.intent = hosts_[place_of(*service)]->intent}, seen, service->answer_lengths());
+    const IntentWish load = with_load({.intent = hosts_[place_of(*service)]->intent}, seen,
+                                      service->fleet().answer_lengths());
     samples.push_back({.model = place_of(*service),
                        .running = service->outstanding() > 0 ? std::max(1, seen.running) : 0,
                        .prompt_tokens = load.prompt_tokens,

@@ -29,7 +29,6 @@
 #include "server/operators/fleet_report.h"
 #include "server/operators/live_feed.h"
 #include "server/operators/metrics.h"
-#include "server/recent_lengths.h"
 #include "server/residence.h"
 #include "server/routes.h"
 
@@ -101,8 +100,6 @@ class Service {
   // Ends the streams to operators: the model is removed.
   void leave() { feed_.end(); }
   int replicas() const { return model_.replicas; }
-  // Of answers that no client or failure has ended.
-  const RecentLengths& answer_lengths() const { return lengths_; }
   // What the fleet reported last.
   const FleetReport& fleet() const { return fleet_; }
   const std::string& router() const { return model_.router; }
@@ -234,7 +231,6 @@ class Service {
   std::uint64_t last_id_ = 0;                         // the latest id of a request or a wish
   ServerState state_ = ServerState::kLoading;
   FleetReport fleet_;
-  RecentLengths lengths_;
   std::unordered_map<std::uint64_t, std::shared_ptr<PendingReply>> wishes_;
 };
 
