@@ -22,6 +22,14 @@ double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
 }
 
+// Returns a harvest that tells how far the fingerprint of a job is.
+Harvest telling(Harvest harvest, std::function<void(const JobProgress&)> tell) {
+  harvest.told = [tell = std::move(tell)](const FingerprintProgress& now) {
+    tell({.steps = now.steps, .of_steps = now.of_steps});
+  };
+  return harvest;
+}
+
 // The names by which jobs are taken back.
 std::string deployment_job(const std::string& name) {
   return "deployment " + name;
@@ -33,14 +41,6 @@ std::string replacement_job(std::size_t model) {
 
 std::string profile_job(std::size_t model) {
   return fmt::format("profile {}", model);
-}
-
-// Returns a harvest that tells how far the fingerprint of a job is.
-Harvest telling(Harvest harvest, std::function<void(const JobProgress&)> tell) {
-  harvest.told = [tell = std::move(tell)](const FingerprintProgress& now) {
-    tell({.steps = now.steps, .of_steps = now.of_steps});
-  };
-  return harvest;
 }
 
 // Gives freed memory back: buffers of steps are not on pages of a pool.
@@ -231,29 +231,6 @@ void ReplicaLoader::load_now(std::size_t model) {
   server_.woke(model, {});
 }
 
-// Models that sleep keep their claim to the memory in which they wake, and models that trade to the
-// pages of their quotas that have no memory yet. Accounts are read before pages: what leaves a page
-// meanwhile is counted. A model that is being loaded claims all of its memory.
-std::int64_t ReplicaLoader::claimed_bytes() const {
-  std::int64_t bytes = defaults_.memory != nullptr ? defaults_.memory->claimed_bytes() : 0;
-  for (const Resident& resident : residents_) {
-    if (resident.replicas != nullptr) {
-      bytes -= resident.replicas->traded_bytes();
-    } else if (resident.model != nullptr) {
-      bytes += memory_now(*resident.model);
-    }
-  }
-  return std::max<std::int64_t>(0, bytes);
-}
-
-// Returns the memory that a further model may take. Models may trade between two looks, so that
-// what one of them gave is free but was not claimed before.
-std::int64_t ReplicaLoader::unclaimed_bytes() const {
-  const std::int64_t claimed = claimed_bytes();
-  const std::int64_t free = free_memory_bytes();
-  return free - std::max(claimed, claimed_bytes());
-}
-
 // Hosts a model that is not loaded.
 ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
   Resident resident{std::make_shared<OpenModel>(std::move(model)), nullptr, nullptr};
@@ -433,17 +410,6 @@ void ReplicaLoader::profile_now(std::size_t model) {
 void ReplicaLoader::add(Resident resident) {
   residents_.push_back(std::move(resident));
   add_placement(residents_.size() - 1);
-}
-
-void ReplicaLoader::add_placement(std::size_t model) {
-  const OpenModel& served = *residents_[model].model;
-  placements_.add(model, served.report, {served.load_s, morphs_to(served)});
-  server_.loaded(model, served.load_s);
-}
-
-std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(
-    std::span<const ModelSample> samples) {
-  return placements_.choose_move(samples, steady_now_ns());
 }
 
 void ReplicaLoader::remove_now(std::size_t model) {

@@ -103,9 +103,9 @@ class Server {
   // How far the loader is in serving a model for another intent: it has planned a configuration,
   // which the model has already, to which its engine is to morph, or in which it is opened again;
   // or it cannot.
-  void changing(std::size_t model, const JobProgress& progress);
   void planned(std::size_t model, IntentPlan plan);
   void changes(std::size_t model, ConfigurationChange how);
+  void changing(std::size_t model, const JobProgress& progress);
   void kept(std::size_t model);
   void replaced(std::size_t model, Replacement by);
   void not_replaced(std::size_t model, Error error);
