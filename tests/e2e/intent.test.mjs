@@ -23,7 +23,7 @@ describe('protean serve --intent', () => {
     const loadable = JSON.parse(planned.stdout).configurations.filter((one) => one.pruning === 'none' && one.method === 'rtn');
     const least = Math.min(...loadable.map((one) => one.memory_bytes));
     const names = loadable.filter((one) => one.memory_bytes === least).map((one) => one.name);
-    const server = await Server.startBuiltin(...cache(), '--devices', '2', '--intent', 'min-memory');
+    const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, ...cache(), '--devices', '2', '--intent', 'story=min-memory');
     try {
       await server.logged(/listening/);
       assert.match(server.log, /intent min-memory: 1 of 2 devices, TP 1 x PP 1, w4(a8)?, KV int8/);
@@ -139,6 +139,9 @@ describe('PUT /admin/intent', () => {
     const chosen = configurations.find(({ name }) => name === change.configuration);
     assert.ok(configurations.length > 1 && configurations.every(({ memory_bytes }) => memory_bytes >= chosen.memory_bytes));
     assert.match(chosen.rests_on, /fingerprint|measured/);
+    const { maps } = await json(await fetch(`${admin}/admin/configurations?model=story&batch=${change.batch}&output_tokens=${change.output_tokens}`));
+    const [{ ttft_ms, tpot_ms, memory_bytes }] = maps[0].configurations.filter(({ name }) => name === change.configuration);
+    assert.deepEqual([ttft_ms, tpot_ms, memory_bytes], [chosen.ttft_ms, chosen.tpot_ms, chosen.memory_bytes]);
     assert.equal((await json(await fetch(`${admin}/admin/models`))).models.length, 1);
   });
 
