@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { editedCache } from './edited_costs.mjs';
-import { builtin, instrumented, program, Server, skip, sleep, until } from './server.mjs';
+import { builtin, instrumented, program, Server, sleep, until } from './server.mjs';
 
 let scratch;
 before(() => { scratch = mkdtempSync(join(tmpdir(), 'protean-intent-')); });

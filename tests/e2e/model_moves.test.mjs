@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { editedCache } from './edited_costs.mjs';
 import { loseMemory } from './faults.mjs';
-import { builtin, instrumented, model as tiny, Server, skip, until } from './server.mjs';
+import { builtin, instrumented, model as tiny, Server, skip, sleep, until } from './server.mjs';
 
 let scratch;
 before(() => { scratch = mkdtempSync(join(tmpdir(), 'protean-moves-')); });
