@@ -94,11 +94,12 @@ ConfigurationSteps steps_on(const DeviceProfile& device, const ModelSpec& spec,
       .send = device.send};
 }
 
-// Returns the least loaded of the devices with as many threads as the first one.
+// Returns the least loaded of the devices that work and have as many threads as the first of them.
 const PlannedDevice& device_to_profile_on(const std::vector<PlannedDevice>& devices) {
-  const PlannedDevice* least = &devices.front();
+  const PlannedDevice* least = &*std::find_if(
+      devices.begin(), devices.end(), [](const PlannedDevice& device) { return !device.lost; });
   for (const PlannedDevice& device : devices) {
-    if (device.cpus.threads == least->cpus.threads && device.load < least->load) {
+    if (!device.lost && device.cpus.threads == least->cpus.threads && device.load < least->load) {
       least = &device;
     }
   }
@@ -211,7 +212,8 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
   if (!precisions.ok()) {
     return precisions.error();
   }
-  const int count = static_cast<int>(devices.size());
+  const auto count = static_cast<int>(std::count_if(
+      devices.begin(), devices.end(), [](const PlannedDevice& device) { return !device.lost; }));
   const bool iserve = options.space == "iserve";
   if (iserve) {
     precisions = std::vector{Precision::kBf16, Precision::kW8, Precision::kW4};
@@ -245,15 +247,25 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
   return report.estimate_for(report.wish.load);
 }
 
-// Reads the devices, with the loads that are known.
+// Reads the devices, with the loads that are known. Fails if none is left.
 Result<PlannedDevices> devices_of(const PlanOptions& options, const PlannedModel& model,
                                   const Machine& machine) {
   auto devices = read_planned_devices(options.devices, options.cpus, model.spec, machine);
-  if (devices.ok()) {
-    const std::size_t known = std::min(options.loads.size(), devices->devices.size());
-    for (std::size_t device = 0; device < known; ++device) {
-      devices->devices[device].load = options.loads[device];
+  if (!devices.ok()) {
+    return devices;
+  }
+  std::vector<PlannedDevice>& all = devices->devices;
+  for (std::size_t device = 0; device < std::min(options.loads.size(), all.size()); ++device) {
+    all[device].load = options.loads[device];
+  }
+  for (const int device : options.lost) {
+    if (device < std::ssize(all)) {
+      all[static_cast<std::size_t>(device)].lost = true;
     }
+  }
+  if (std::all_of(all.begin(), all.end(), [](const PlannedDevice& one) { return one.lost; })) {
+    return make_error(ErrorCode::kUnavailable,
+                      "all devices ({}) have failed: start the server again", all.size());
   }
   return devices;
 }
@@ -298,7 +310,8 @@ Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& mod
     report.states.push_back(
         {.free_bytes =
              std::min(device.free_bytes, options.most_device_bytes.value_or(device.free_bytes)),
-         .load = device.load});
+         .load = device.load,
+         .lost = device.lost});
   }
   auto wish = wish_of(options.intent, model.spec, report.devices);
   if (!wish.ok()) {
@@ -340,7 +353,7 @@ Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,
     progress = {.fingerprint = progress.fingerprint + 1, .fingerprints = progress.fingerprints};
     told(progress);
     wanted.patience_s = kPatienceOfProfilesS;
-    wanted.told = [&](const FingerprintProgress& now) {
+    wanted.harvest.told = [&](const FingerprintProgress& now) {
       progress.steps = now.steps;
       progress.of_steps = now.of_steps;
       progress.discarded = now.discarded;

@@ -24,6 +24,7 @@ struct PlanOptions {
   std::string devices = "1";
   std::string cpus = {};           // that a number of devices divides; empty: all
   std::vector<double> loads = {};  // of each device; empty: as --devices says
+  std::vector<int> lost = {};      // devices that have failed
   std::optional<std::int64_t> most_device_bytes = {};  // that the model may take of each device
   std::string space = "protean";
   IntentOptions intent = {.intent = "min-cost"};

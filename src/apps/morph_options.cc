@@ -237,6 +237,26 @@ Result<MorphConfig> morph_config(const MorphOptions& options, const ModelSpec& s
   return config;
 }
 
+// Opens the variants of a replica, and takes from their profiles the order in which its layers are
+// lowered and what each loses. Changes nothing if it fails.
+Status use_variants(const LowerWeights& lower, const MorphOptions& options,
+                    const VariantSource& model, ReplicaOptions& replica) {
+  auto variants = open_store(lower, options, model, replica.sizing.form);
+  if (!variants.ok()) {
+    return variants.error();
+  }
+  const std::vector<SwapProfile> profiles = kept_profiles(**variants, lower.precisions);
+  MorphConfig morph = *replica.morph;
+  morph.bounds.order = profiled_order(profiles, morph.bounds.spec.layers, options.halves);
+  morph.policy.loss = profiled_loss(profiles, lower.precisions, morph.bounds.spec);
+  if (Status legal = validate(morph.bounds); !legal.ok()) {
+    return legal;
+  }
+  replica.morph = std::move(morph);
+  replica.variants = *std::move(variants);
+  return {};
+}
+
 }  // namespace
 
 void add_morph_options(CLI::App& app, MorphOptions& options) {
@@ -306,13 +326,18 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
   if (may_morph) {
     model.ladder = *lower;
   }
-  // The longest sequence must fit the lowest form that the policy reaches.
+  // The longest sequence must fit the lowest form that the policy reaches. What only an operator
+  // could make room for counts if the length is given.
   const auto check = [&](Sizing& sizing) -> Status {
     const auto config = morph_config(options, spec, sizing, *lower);
-    if (!config.ok() || config->mode == MorphMode::kOff) {
-      return config.ok() ? Status() : config.error();
+    if (!config.ok()) {
+      return config.error();
     }
-    const Form lowest = form_path(config->bounds).back();
+    const bool off = config->mode == MorphMode::kOff;
+    if (off && !is_any_length(model)) {
+      return {};
+    }
+    const Form lowest = off ? sizing.form : form_path(config->bounds).back();
     return fit_length(model, spec, widest_kv_blocks(model, spec, sizing, lowest.kv.blocks), sizing);
   };
   const auto sizing =
@@ -345,27 +370,14 @@ Result<ReplicaOptions> choose_replica(const ModelOptions& model, bool may_morph,
   if (!replica.ok() || !may_morph) {
     return replica;
   }
-  auto variants =
-      open_store(*lower, options, {files.checkpoint, model.model}, replica->sizing.form);
-  if (!variants.ok()) {
-    return variants.error();
-  }
-  replica->variants = *std::move(variants);
-  FormBounds& bounds = replica->morph->bounds;
-  const std::vector<SwapProfile> profiles = kept_profiles(*replica->variants, lower->precisions);
-  bounds.order = profiled_order(profiles, spec.layers, options.halves);
-  replica->morph->policy.loss = profiled_loss(profiles, lower->precisions, spec);
-  if (const Status legal = validate(bounds); !legal.ok()) {
-    return legal.error();
-  }
-  return replica;
+  const Status used = use_variants(*lower, options, {files.checkpoint, model.model}, *replica);
+  return used.ok() ? std::move(replica) : used.error();
 }
 
-Result<std::unique_ptr<VariantStore>> open_variants(const ModelOptions& model,
-                                                    const MorphOptions& options,
-                                                    const ModelFiles& files, const Form& form) {
+Status renew_variants(const ModelOptions& model, const MorphOptions& options,
+                      const ModelFiles& files, ReplicaOptions& replica) {
   const auto lower = lower_weights(model, options, files.checkpoint->spec().stored);
-  return lower.ok() ? open_store(*lower, options, {files.checkpoint, model.model}, form)
+  return lower.ok() ? use_variants(*lower, options, {files.checkpoint, model.model}, replica)
                     : lower.error();
 }
 

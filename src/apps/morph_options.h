@@ -42,9 +42,9 @@ Result<ReplicaOptions> choose_replica(const ModelOptions& model, bool may_morph,
                                       const MorphOptions& options, const ModelFiles& files,
                                       const Machine& machine);
 
-// Opens the variants of such a model, whose form may change and is loaded as `form`.
-Result<std::unique_ptr<VariantStore>> open_variants(const ModelOptions& model,
-                                                    const MorphOptions& options,
-                                                    const ModelFiles& files, const Form& form);
+// Chooses variants and the order of layers anew for such a replica, whose form may change, when the
+// files of the model are others. Changes nothing if it fails.
+Status renew_variants(const ModelOptions& model, const MorphOptions& options,
+                      const ModelFiles& files, ReplicaOptions& replica);
 
 }  // namespace protean

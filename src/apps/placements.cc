@@ -49,7 +49,7 @@ std::string reason_of(const MovableModel& model, const ModelMove& move) {
                     "other models make its answers {:.2f} times slower now and {:.2f} times there: "
                     "saves {:.1f} busy seconds, costs {:.1f} there and back {}",
                     move.slowed, move.slowed_to, move.saves_s, move.costs_s,
-                    move.in_place ? "in place" : "as a second copy");
+                    move.in_place ? "in place" : "with the model loaded anew");
 }
 
 IntentWish wish_of(const MovableModel& model, const ModelMove& move) {
@@ -158,11 +158,27 @@ MovableModel Placements::movable(const Placed& placed, const ModelSample& sample
   return model;
 }
 
+void Placements::lose(std::span<const int> devices) {
+  const std::lock_guard lock(mutex_);
+  lost_.insert(devices.begin(), devices.end());
+}
+
+std::vector<int> Placements::lost() const {
+  const std::lock_guard lock(mutex_);
+  return {lost_.begin(), lost_.end()};
+}
+
 // Devices divide the memory of this machine that neither is in use nor claimed.
 std::vector<DeviceState> Placements::devices_now() const {
   const std::size_t count = common_report()->devices.devices.size();
   const std::int64_t free = std::max<std::int64_t>(0, free_memory_bytes() - claimed_bytes_);
-  return std::vector<DeviceState>(count, {.free_bytes = free / static_cast<std::int64_t>(count)});
+  std::vector<DeviceState> devices(count, {.free_bytes = free / static_cast<std::int64_t>(count)});
+  for (const int device : lost_) {
+    if (device < std::ssize(devices)) {
+      devices[static_cast<std::size_t>(device)].lost = true;
+    }
+  }
+  return devices;
 }
 
 // Returns false if a model has not been watched for a window.
@@ -202,6 +218,25 @@ std::optional<ModelLoader::ModelToMove> Placements::choose_move(
   changed_ns_ = now_ns;
   return ModelLoader::ModelToMove{.model = samples[move->model].model,
                                   .wish = wish_of(models[move->model], *move)};
+}
+
+std::vector<int> devices_that_failed(const PlanReport& report, std::span<const CpuShare> cpus,
+                                     std::vector<int> failed) {
+  std::vector<int> placed = report.deployment.placement.devices;
+  // A model that is bound to its devices has them in the order of their CPUs.
+  for (std::size_t i = 0; i < std::min(placed.size(), cpus.size()); ++i) {
+    for (const int device : report.deployment.placement.devices) {
+      const CpuShare& has = report.devices.devices[static_cast<std::size_t>(device)].cpus;
+      placed[i] = has.where.cpus == cpus[i].where.cpus ? device : placed[i];
+    }
+  }
+  if (failed.empty()) {
+    return placed;
+  }
+  std::erase_if(failed, [&](int place) { return place >= std::ssize(placed); });
+  std::transform(failed.begin(), failed.end(), failed.begin(),
+                 [&](int place) { return placed[static_cast<std::size_t>(place)]; });
+  return failed;
 }
 
 std::shared_ptr<const PlanReport> report_of_move(const PlanReport& before, const IntentWish& wish) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,9 @@ class Placements {
   // All models stay for a window after each change.
   void loaded(std::size_t place, double load_s);
   void failed_to_move(std::size_t place, TimeNs now_ns);
+  // These devices have failed: nothing moves there.
+  void lose(std::span<const int> devices);
+  std::vector<int> lost() const;
   // Models that sleep keep so much of the free memory for themselves.
   void claim(std::int64_t bytes) { claimed_bytes_ = bytes; }
 
@@ -73,10 +77,16 @@ class Placements {
   const TimeNs window_ns_;
   mutable std::mutex mutex_;
   std::map<std::size_t, Placed> placed_;
+  std::set<int> lost_;     // devices
   TimeNs changed_ns_ = 0;  // when a model last came, went or changed
   TimeNs next_choice_ns_ = 0;
   std::atomic<std::int64_t> claimed_bytes_ = 0;
 };
+
+// Returns which devices of a plan failed: `failed` names them by their place in the model's form,
+// whose devices have these CPUs. If it is empty, returns all devices of the model.
+std::vector<int> devices_that_failed(const PlanReport& report, std::span<const CpuShare> cpus,
+                                     std::vector<int> failed);
 
 // Returns the plan of a model that moves: the plan before, with the estimates for the wish's load,
 // and the configuration and the devices of its move.

@@ -80,6 +80,26 @@ TEST_F(PlacementsTest, LoadsAreKnownWhileModelsChangeAndMovesWaitForAWindow) {
   EXPECT_EQ(placements.device_loads()[1], 1.0);
 }
 
+TEST_F(PlacementsTest, NothingMovesToADeviceThatHasFailed) {
+  Placements placements(kWindowNs);
+  begin(placements);
+  placements.lose(std::vector{1});
+  EXPECT_EQ(placements.lost(), std::vector{1});
+  EXPECT_EQ(watch(placements, 30, {{.model = 0, .running = 1}, {.model = 1, .running = 1}}), -1);
+}
+
+TEST_F(PlacementsTest, DevicesThatFailedAreKnownByTheirCpusOrElseByTheirPlace) {
+  PlanReport report = *report_on(0);
+  report.deployment.placement = {.devices = {1, 0}, .stage_layers = {1, 1}};
+  const auto on = [](int cpu) { return CpuShare{.threads = 1, .where = {.cpus = {cpu}}}; };
+  const std::vector bound = {on(0), on(1)};  // a list of CPUs is in their order
+  EXPECT_EQ(devices_that_failed(report, bound, {0}), std::vector{0});
+  EXPECT_EQ(devices_that_failed(report, bound, {1}), std::vector{1});
+  const std::vector<CpuShare> free(2);
+  EXPECT_EQ(devices_that_failed(report, free, {0}), std::vector{1});
+  EXPECT_EQ(devices_that_failed(report, free, {}), (std::vector{1, 0})) << "any may have failed";
+}
+
 TEST_F(PlacementsTest, LoadsAreKnownWithoutMoves) {
   Placements placements(0);
   begin(placements);

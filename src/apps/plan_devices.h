@@ -21,6 +21,7 @@ struct PlannedDevice {
   std::int64_t free_bytes = 0;
   double load = 0;  // share of the last two minutes in which it was busy
   double price_per_hour = 1;
+  bool lost = false;  // it has failed, and takes no model
 };
 
 struct PlannedDevices {

@@ -5,6 +5,24 @@
 #include "base/log.h"
 
 namespace protean {
+namespace {
+
+// Fails if these files are of another model than the one that is open, or are to be used in another
+// way.
+Status check_same_use(const OpenModel& model, const ModelFiles& files) {
+  if (Status same = check_same_model(model, files); !same.ok()) {
+    return same;
+  }
+  return model.files->generation == files.generation
+             ? Status()
+             : make_error(ErrorCode::kInvalidArgument,
+                          "{} has other defaults for generation now (generation_config.json, or "
+                          "its tokens that end an answer): remove {} and deploy it again, or put "
+                          "its files back",
+                          model.setting.model.model, name_of(model));
+}
+
+}  // namespace
 
 Status check_same_model(const OpenModel& model, const ModelFiles& files) {
   return same_but_for_weights(*model.files, files)
@@ -16,31 +34,37 @@ Status check_same_model(const OpenModel& model, const ModelFiles& files) {
 }
 
 Status renew_files(OpenModel& model) {
-  if (model.files->checkpoint->unchanged().ok()) {
+  const Checkpoint& opened = *model.files->checkpoint;
+  const Status current = opened.current();
+  if (current.ok()) {
     return {};
   }
   const ModelOptions& options = model.setting.model;
   auto renewed = open_model_files(options);
+  const bool gone = current.error().code == ErrorCode::kNotFound && !renewed.ok() &&
+                    renewed.error().code == ErrorCode::kNotFound;
+  if (gone && opened.unchanged().ok()) {
+    log::warning("{}: its files are gone, and are read as they were: {}", name_of(model),
+                 renewed.error().message);
+    return {};
+  }
   if (!renewed.ok()) {
     return make_error(renewed.error().code,
-                      "its files were written after they were opened, and cannot be opened again: "
-                      "{}",
+                      "its files were written or replaced after they were opened, and cannot be "
+                      "opened again: {}",
                       renewed.error().message);
   }
-  if (Status same = check_same_model(model, *renewed); !same.ok()) {
+  if (Status same = check_same_use(model, *renewed); !same.ok()) {
     return same;
   }
-  ReplicaOptions& replica = model.replica;
-  if (replica.morph) {
-    auto variants = open_variants(options, model.setting.morph, *renewed, replica.sizing.form);
-    if (!variants.ok()) {
-      return variants.error();
+  if (model.replica.morph) {
+    if (Status kept = renew_variants(options, model.setting.morph, *renewed, model.replica);
+        !kept.ok()) {
+      return kept;
     }
-    replica.variants = *std::move(variants);
   }
+  log::info("{}: its files are opened again: {}", name_of(model), current.error().message);
   model.files->checkpoint = std::move(renewed->checkpoint);
-  log::info("{}: its files were written after they were opened, and are opened again",
-            name_of(model));
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/hand_over.h"
 #include "apps/renew_files.h"
 #include "apps/serve_intent.h"
 #include "base/log.h"
@@ -20,6 +21,14 @@ constexpr TimeNs kLongestRestNs = kNsPerS;
 
 double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
+}
+
+// Returns a harvest that tells how far the fingerprint of a job is.
+Harvest telling(Harvest harvest, std::function<void(const JobProgress&)> tell) {
+  harvest.told = [tell = std::move(tell)](const FingerprintProgress& now) {
+    tell({.steps = now.steps, .of_steps = now.of_steps});
+  };
+  return harvest;
 }
 
 // The names by which jobs are taken back.
@@ -93,6 +102,7 @@ OpenOptions ReplicaLoader::open_options() {
           .may_move = defaults_.move_window_ns > 0,
           .harvest = harvest(),
           .device_loads = placements_.device_loads(),
+          .lost_devices = placements_.lost(),
           .turns = defaults_.turns,
           .memory = defaults_.memory};
 }
@@ -124,10 +134,11 @@ Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& 
   return jobs_.taken_back() ? withdrawn() : *std::move(opened);
 }
 
-Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident) {
+Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident,
+                                                            const TellProgress& tell) {
   std::optional<Result<std::unique_ptr<Replicas>>> replicas;
   jobs_.run_aside([&] {
-    learn_costs(*resident.model, harvest());
+    learn_costs(*resident.model, telling(harvest(), tell));
     if (!jobs_.taken_back()) {
       replicas.emplace(
           start_replicas(*resident.model, *resident.sink, [this] { return await_turn(true); }));
@@ -149,7 +160,15 @@ void ReplicaLoader::load(std::size_t model) {
 }
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
-  give([this, model, wish] { replace_now(model, wish); }, replacement_job(model));
+  give(
+      [this, model, wish] {
+        if (residents_[model].failure.empty()) {
+          replace_now(model, wish);
+        } else {
+          place_anew(model, wish);
+        }
+      },
+      replacement_job(model));
 }
 
 void ReplicaLoader::morphed(std::size_t model, const Status& how) {
@@ -182,12 +201,14 @@ void ReplicaLoader::remove(std::size_t model) {
   give_short([this, model] { remove_now(model); });
 }
 
-Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields) {
+Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields,
+                             bool load) {
   auto setting = model_setting(defaults_.setting, name, fields);
   if (!setting.ok()) {
     return setting.error();
   }
-  give([this, setting = *std::move(setting)] { deploy_now(setting); }, deployment_job(name));
+  give([this, setting = *std::move(setting), load] { deploy_now(setting, load); },
+       deployment_job(name));
   return {};
 }
 
@@ -202,8 +223,11 @@ void ReplicaLoader::unload_now(std::size_t model) {
 
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
+  if (resident.awaits_place || resident.replicas != nullptr) {
+    return;
+  }
   const TimeNs began_ns = steady_now_ns();
-  const Status renewed = renew_files(*resident.model);
+  const Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
   if (renewed.ok()) {
     learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
   }
@@ -215,31 +239,9 @@ void ReplicaLoader::load_now(std::size_t model) {
   }
   resident.replicas = *std::move(replicas);
   placements_.loaded(model, resident.model->load_s);
+  server_.loaded(model, seconds_since(began_ns));
   log::info("{} woke in {:.2f} s", name_of(*resident.model), seconds_since(began_ns));
   server_.woke(model, {});
-}
-
-// Models that sleep keep their claim to the memory in which they wake, and models that trade to the
-// pages of their quotas that have no memory yet. Accounts are read before pages: what leaves a page
-// meanwhile is counted. A model that is being loaded claims all of its memory.
-std::int64_t ReplicaLoader::claimed_bytes() const {
-  std::int64_t bytes = defaults_.memory != nullptr ? defaults_.memory->claimed_bytes() : 0;
-  for (const Resident& resident : residents_) {
-    if (resident.replicas != nullptr) {
-      bytes -= resident.replicas->traded_bytes();
-    } else if (resident.model != nullptr) {
-      bytes += memory_now(*resident.model);
-    }
-  }
-  return std::max<std::int64_t>(0, bytes);
-}
-
-// Returns the memory that a further model may take. Models may trade between two looks, so that
-// what one of them gave is free but was not claimed before.
-std::int64_t ReplicaLoader::unclaimed_bytes() const {
-  const std::int64_t claimed = claimed_bytes();
-  const std::int64_t free = free_memory_bytes();
-  return free - std::max(claimed, claimed_bytes());
 }
 
 // Hosts a model that is not loaded.
@@ -251,35 +253,37 @@ ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
   return resident;
 }
 
-void ReplicaLoader::deploy_now(ModelSetting setting) {
+// One that is not to be loaded sleeps, and claims the memory in which it wakes.
+void ReplicaLoader::deploy_now(ModelSetting setting, bool load) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
+  const TellProgress tell = [this, name](const JobProgress& now) { server_.deploying(name, now); };
   auto opened = plan([&, free = unclaimed_bytes()] {
-    return open_further_model(std::move(setting), open_options(), free);
+    OpenOptions options = open_options();
+    options.harvest = telling(options.harvest, tell);
+    return open_further_model(std::move(setting), options, free);
   });
   if (!opened.ok()) {
     server_.failed(name, opened.error());
     return;
   }
   Resident resident = open(*std::move(opened));
-  auto replicas = load_aside(resident);
-  if (!replicas.ok()) {
-    server_.failed(name, replicas.error());
-    return;
+  if (load) {
+    auto replicas = load_aside(resident, tell);
+    if (!replicas.ok()) {
+      server_.failed(name, replicas.error());
+      return;
+    }
+    resident.replicas = *std::move(replicas);
   }
-  resident.replicas = *std::move(replicas);
-  log::info("{} is deployed after {:.2f} s", name, seconds_since(began_ns));
-  server_.deployed(resident.sink);
+  log::info("{} is {} after {:.2f} s", name, load ? "deployed" : "registered",
+            seconds_since(began_ns));
+  server_.deployed(resident.sink, load);
   add(std::move(resident));
 }
 
-void ReplicaLoader::fail_to_replace(std::size_t model, const Error& error) {
-  placements_.failed_to_move(model, steady_now_ns());
-  server_.not_replaced(model, error);
-}
-
-// Plans, and has the engine morph to the configuration if it can; if the model sleeps, it wakes in
-// the new form. The model may be removed meanwhile, or wake.
+// Plans, and has the engine morph to the configuration if it can, or hands its requests over; if
+// the model sleeps, it wakes in the new form. The model may be removed meanwhile, or wake.
 void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   const std::shared_ptr<OpenModel> before = residents_[model].model;
   if (before == nullptr) {
@@ -287,6 +291,8 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   }
   const TimeNs began_ns = steady_now_ns();
   OpenOptions options = open_options();
+  options.harvest = telling(
+      options.harvest, [this, model](const JobProgress& now) { server_.changing(model, now); });
   options.device_loads = placements_.device_loads(model);
   if (wish.move) {
     options.chosen = report_of_move(*before->report, wish);
@@ -315,7 +321,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   auto morph = in_place(*before, *opened, unclaimed_bytes());
   Next next{wish, {}, *std::move(opened), began_ns};
   if (!morph.ok()) {
-    serve_copy(model, std::move(next), morph.error().message);
+    serve_anew(model, std::move(next), morph.error().message);
     return;
   }
   next.in_place = *std::move(morph);
@@ -331,7 +337,7 @@ void ReplicaLoader::morphed_now(std::size_t model, const Status& how) {
     return;
   }
   if (!how.ok()) {
-    serve_copy(model, std::move(*next), how.error().message);
+    serve_anew(model, std::move(*next), how.error().message);
     return;
   }
   OpenModel& served = *residents_[model].model;
@@ -343,13 +349,69 @@ void ReplicaLoader::morphed_now(std::size_t model, const Status& how) {
   server_.kept(model);
 }
 
+// Hands requests over to the model in its new configuration if that can be.
+void ReplicaLoader::serve_anew(std::size_t model, Next next, const std::string& why) {
+  const Resident& resident = residents_[model];
+  const bool awake = resident.replicas != nullptr;
+  const Status possible = check_hand_over(*resident.model, next.copy, awake);
+  if (!possible.ok()) {
+    serve_copy(model, std::move(next), possible.error().message);
+  } else if (awake && memory_of(next.copy) > unclaimed_bytes()) {
+    serve_copy(model, std::move(next), why + ", and there is no memory for both");
+  } else {
+    hand_over(model, std::move(next), why);
+  }
+}
+
+// Loads the model next to the one that serves, whose requests and KV it takes over between two
+// steps. Nothing is loaded of a model that sleeps, or fell asleep meanwhile: it wakes in the new
+// configuration. It may be removed meanwhile.
+void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& why) {
+  server_.changes(model, {.in_place = std::nullopt, .why = why, .hands_over = true});
+  next.copy.replica.turns = residents_[model].model->replica.turns;
+  std::optional<Result<LoadedWorkers>> loaded;
+  if (residents_[model].replicas != nullptr) {
+    jobs_.run_aside([&] {
+      learn_costs(next.copy, harvest());
+      loaded.emplace(jobs_.taken_back() ? withdrawn() : load_workers_of(next.copy, [this] {
+        return await_turn(true);
+      }));
+    });
+  }
+  if (jobs_.taken_back()) {
+    loaded = withdrawn();
+    trim();
+  }
+  if (loaded && !loaded->ok()) {
+    fail_to_replace(model, loaded->error());
+    return;
+  }
+  Resident& resident = residents_[model];
+  if (resident.model == nullptr) {
+    return;
+  }
+  if (loaded && resident.replicas != nullptr) {
+    if (const Status how = resident.replicas->succeed(**std::move(loaded)); !how.ok()) {
+      serve_copy(model, std::move(next), how.error().message);
+      return;
+    }
+  }
+  loaded.reset();
+  trim();
+  log::info("{} is served for {} after {:.2f} s, handed over: {}", name_of(*resident.model),
+            next.wish.intent, seconds_since(next.began_ns), next.copy.plan.configuration);
+  server_.succeeded(model, take_over(*resident.model, std::move(next.copy)));
+  add_placement(model);
+}
+
 // Loads the model next to the one that it replaces if there is memory for both.
 void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& why) {
   server_.changes(model, {std::nullopt, why});
   Resident resident = open(std::move(next.copy));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
   if (memory_of(*resident.model) <= unclaimed_bytes()) {
-    auto replicas = load_aside(resident);
+    auto replicas = load_aside(
+        resident, [this, model](const JobProgress& now) { server_.changing(model, now); });
     if (!replicas.ok()) {
       fail_to_replace(model, replicas.error());
       return;
@@ -400,6 +462,7 @@ void ReplicaLoader::profile_now(std::size_t model) {
                                 .variant_cache = of->setting.morph.variant_cache,
                                 .machine = machine,
                                 .device_loads = placements_.device_loads(),
+                                .lost_devices = placements_.lost(),
                                 .harvest = harvest()},
                                *files, of->asked.model, [&](const ProfileProgress& progress) {
                                  server_.profiling(model, progress);
@@ -411,16 +474,6 @@ void ReplicaLoader::profile_now(std::size_t model) {
 void ReplicaLoader::add(Resident resident) {
   residents_.push_back(std::move(resident));
   add_placement(residents_.size() - 1);
-}
-
-void ReplicaLoader::add_placement(std::size_t model) {
-  const OpenModel& served = *residents_[model].model;
-  placements_.add(model, served.report, {served.load_s, morphs_to(served)});
-}
-
-std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(
-    std::span<const ModelSample> samples) {
-  return placements_.choose_move(samples, steady_now_ns());
 }
 
 void ReplicaLoader::remove_now(std::size_t model) {

@@ -43,9 +43,11 @@ class ReplicaLoader final : public ModelLoader {
 
   void unload(std::size_t model) override;
   void load(std::size_t model) override;
-  Status deploy(const std::string& name, const boost::json::object& fields) override;
+  Status deploy(const std::string& name, const boost::json::object& fields, bool load) override;
   void replace(std::size_t model, const IntentWish& wish) override;
   void morphed(std::size_t model, const Status& how) override;
+  void forget_replacement(std::size_t model) override;
+  void lose(std::size_t model, const ReplicaFailure& failure) override;
   void profile(std::size_t model) override;
   void take_back_deployment(const std::string& name) override;
   void take_back_replacement(std::size_t model) override;
@@ -55,18 +57,21 @@ class ReplicaLoader final : public ModelLoader {
   void requests_ended() override { jobs_.look_again(); }
 
  private:
-  // What a model is to become by a morph, and the same as a second copy.
+  // What a model is to become by a morph, and the same as it would be loaded.
   struct Next {
     IntentWish wish;
     FormWish in_place;
     OpenModel copy;
     TimeNs began_ns = 0;
   };
+  using TellProgress = std::function<void(const JobProgress&)>;
   struct Resident {
     std::shared_ptr<OpenModel> model;
     std::shared_ptr<TokenSink> sink;
     std::unique_ptr<Replicas> replicas;  // null while the model sleeps
     std::unique_ptr<Next> next = {};     // null unless its engine morphs for an intent
+    std::string failure = {};            // of its devices, until it has others; empty: none
+    bool awaits_place = false;           // until then its requests wait
   };
 
   bool await_turn(bool to_its_end = false);
@@ -75,12 +80,17 @@ class ReplicaLoader final : public ModelLoader {
   void give(std::function<void()> job, std::string name = {});
   void give_short(std::function<void()> job);
   Result<OpenModel> plan(const std::function<Result<OpenModel>()>& open);
-  Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident);
+  Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident, const TellProgress& tell);
   void unload_now(std::size_t model);
   void load_now(std::size_t model);
-  void deploy_now(ModelSetting setting);
+  void deploy_now(ModelSetting setting, bool load);
   void replace_now(std::size_t model, const IntentWish& wish);
+  static Status lost(const Resident& resident);
+  void lose_now(std::size_t model, const ReplicaFailure& failure);
+  void place_anew(std::size_t model, const IntentWish& wish);
   void morphed_now(std::size_t model, const Status& how);
+  void serve_anew(std::size_t model, Next next, const std::string& why);
+  void hand_over(std::size_t model, Next next, const std::string& why);
   void serve_copy(std::size_t model, Next next, const std::string& why);
   void fail_to_replace(std::size_t model, const Error& error);
   void profile_now(std::size_t model);

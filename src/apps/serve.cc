@@ -84,7 +84,7 @@ Status complete(ServeOptions& options) {
 }
 
 // Returns the models to serve: MODEL, or those of --model and --models.
-Result<std::vector<ModelSetting>> settings_of(const ServeOptions& options) {
+Result<std::vector<ModelSetting>> models_of(const ServeOptions& options) {
   const bool several = !options.models.empty() || !options.models_file.empty();
   const std::string& one = options.model.model.model;
   if (several && !one.empty()) {
@@ -101,6 +101,21 @@ Result<std::vector<ModelSetting>> settings_of(const ServeOptions& options) {
                       "serve --help");
   }
   return std::vector{options.model};
+}
+
+// Returns the same with the intents that --intent gives models by name, which are common to none.
+Result<std::vector<ModelSetting>> settings_of(ServeOptions& options) {
+  const auto named = take_named_intents(options.model);
+  if (!named.ok()) {
+    return named.error();
+  }
+  auto settings = models_of(options);
+  if (settings.ok()) {
+    if (const Status known = name_intents(*named, *settings); !known.ok()) {
+      return known.error();
+    }
+  }
+  return settings;
 }
 
 Environment real_environment() {
@@ -207,9 +222,10 @@ int run_serve(ServeOptions& options) {
     hosted.push_back(model.hosted);
   }
   Server server(options.server, std::move(hosted), kVersion, real_environment());
-  // Constructed before any other thread. The first signal drains, a second one ends the program
-  // at once. While the models load there are no requests to wait for.
-  std::atomic<bool> loaded = false;
+  // Constructed before any other thread. The first signal drains, a second one ends answers at
+  // once. Before and after the server serves there are none to wait for, and what loads or unloads
+  // a model may hang.
+  std::atomic<bool> serves = false;
   auto background = std::make_unique<log::Background>();
   const SignalWatcher watcher({SIGINT, SIGTERM, SIGHUP}, [&](int signal) {
     if (signal == SIGHUP) {
@@ -220,8 +236,8 @@ int run_serve(ServeOptions& options) {
       }
       return;
     }
-    if (!loaded) {
-      log::info("stopped while loading");
+    if (!serves) {
+      log::info("stopped while models are loaded or unloaded");
       background.reset();  // writes its pending lines
       std::_Exit(0);
     }
@@ -237,7 +253,7 @@ int run_serve(ServeOptions& options) {
   std::unique_ptr<ReplicaLoader> loader;
   Error failure;  // if there is no loader
   if (replicas.ok()) {
-    loaded = true;
+    serves = true;
     loader = std::make_unique<ReplicaLoader>(*models, *std::move(replicas), server,
                                              defaults_of(options, opening));
     server.set_ready(loader.get());
@@ -251,6 +267,7 @@ int run_serve(ServeOptions& options) {
     log_operators_port(options.server, server.admin_port());
   }
   io.join();
+  serves = false;
   return loader != nullptr ? 0 : exit_with(failure);
 }
 
@@ -379,6 +396,10 @@ void add_serve(CLI::App& root, int& exit_code) {
   add_access_options(*app, *options);
   add_several_options(*app, *options);
   add_model_setting(*app, options->model);
+  CLI::Option* intent = app->get_option("--intent");
+  intent->join()->type_name("[NAME=]INTENT");
+  intent->description(intent->get_description() +
+                      ". NAME= makes it that of one of several models. May be repeated");
   add_operation_options(*app, *options);
   app->footer(
       "Example: protean serve MODEL --port 8000\n"

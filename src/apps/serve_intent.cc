@@ -64,6 +64,7 @@ Result<Planning> planning_of(const IntentScene& scene, const ModelFiles& files,
       .options = {.devices = options.group.devices == "auto" ? "1" : options.group.devices,
                   .cpus = options.compute.cpus,
                   .loads = scene.device_loads,
+                  .lost = scene.lost_devices,
                   .variant_cache = scene.variant_cache,
                   .as_it_is = true,
                   .harvest = scene.harvest}};

@@ -25,6 +25,7 @@ struct IntentScene {
   std::string variant_cache;
   const Machine& machine;
   std::vector<double> device_loads;  // of the server's devices; empty: they are idle
+  std::vector<int> lost_devices;     // that have failed
   Harvest harvest;                   // of a fingerprint
 };
 

@@ -37,6 +37,7 @@ struct OpenOptions {
   bool may_move = false;   // models with an intent compute on the CPUs of their devices alone
   Harvest harvest = {};    // of fingerprints, while other models serve
   std::vector<double> device_loads = {};  // of the devices for intents; empty: they are idle
+  std::vector<int> lost_devices = {};     // that have failed
   std::shared_ptr<const PlanReport> chosen = nullptr;  // the plan of a move; null: an intent plans
   const OpenModel* served = nullptr;  // its files are to be those of this model; null: of any
   std::shared_ptr<SharedTurns> turns = nullptr;  // of all models of a server; null: they never wait

@@ -1,7 +1,6 @@
 #include <boost/json/parse.hpp>
-#include <fstream>
-#include <iterator>
 
+#include "base/small_file.h"
 #include "chat/chat_template.h"
 
 namespace protean {
@@ -9,13 +8,6 @@ namespace {
 
 namespace json = boost::json;
 using Path = std::filesystem::path;
-
-Result<std::string> read_text(const Path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) return make_error(ErrorCode::kCorrupt, "{} cannot be read", path.string());
-  return text;
-}
 
 bool is_there(const Path& path) {
   std::error_code ignored;  // a file that cannot be examined counts as missing
@@ -25,7 +17,7 @@ bool is_there(const Path& path) {
 // Returns an empty object if there is no such file.
 Result<json::object> read_object(const Path& path) {
   if (!is_there(path)) return json::object();
-  Result<std::string> text = read_text(path);
+  Result<std::string> text = read_small_file(path);
   if (!text.ok()) return text.error();
   json::error_code error;
   json::value parsed = json::parse(*text, error);
@@ -73,7 +65,7 @@ Result<std::string> template_in(const json::object& object, const Path& path) {
 
 Result<std::string> find_template(const Path& directory, const json::object& config) {
   const Path source = directory / "chat_template.jinja";
-  if (is_there(source)) return read_text(source);
+  if (is_there(source)) return read_small_file(source);
   const Path legacy = directory / "chat_template.json";
   const Result<json::object> object = read_object(legacy);
   if (!object.ok()) return object.error();

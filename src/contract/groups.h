@@ -74,6 +74,7 @@ struct ReplicaFailure {
   ReplicaId replica;
   TimeNs at_ns = 0;
   std::string why;
+  std::vector<int> devices = {};  // by their place in the replica's form; empty: any of them may be
 };
 
 // A change of groups that has not ended.

@@ -77,6 +77,8 @@ struct GenerationDefaults {
   std::optional<int> top_k;
   std::optional<float> top_p;
   std::optional<float> min_p;
+
+  friend bool operator==(const GenerationDefaults&, const GenerationDefaults&) = default;
 };
 
 // The deadlines of a request, in the engine's clock; -1: none.

@@ -131,9 +131,11 @@ bool better(const Placement& a, const std::optional<Placement>& b) {
                    std::pair(spread(b->stage_layers), b->devices);
 }
 
+// Returns the devices that have not failed.
 std::vector<int> all_devices(std::span<const DeviceState> states) {
   std::vector<int> devices(states.size());
   std::iota(devices.begin(), devices.end(), 0);
+  std::erase_if(devices, [&](int device) { return at(states, device).lost; });
   return devices;
 }
 
@@ -259,7 +261,8 @@ std::int64_t missing_bytes(const Configuration& configuration, std::span<const D
     }
     return place_by_memory(configuration, roomier, memory, layers).has_value();
   };
-  check(std::ssize(states) >= configuration.devices(), "a configuration has enough devices");
+  check(std::ssize(all_devices(states)) >= configuration.devices(),
+        "a configuration has enough devices");
   std::int64_t fits = 0;
   if (fits_with(fits)) {
     return 0;

@@ -16,7 +16,8 @@ namespace protean {
 // A device as placement sees it.
 struct DeviceState {
   std::int64_t free_bytes = 0;
-  double load = 0;  // share of the last two minutes in which it was busy (ModelLoad)
+  double load = 0;    // share of the last two minutes in which it was busy (ModelLoad)
+  bool lost = false;  // it has failed: nothing is placed on it
 };
 
 // Which devices a model goes to (iServe section 6).

@@ -194,6 +194,19 @@ TEST(Placement, MissingBytesAreTheLeastThatHelp) {
   }
 }
 
+TEST(Placement, NothingGoesToADeviceThatHasFailed) {
+  const ConfigurationMemory memory{.tensor = 1, .block_bytes = 1};
+  const std::vector<DeviceState> devices = {
+      {.free_bytes = 50}, {.free_bytes = 100, .lost = true}, {.free_bytes = 40}};
+  EXPECT_EQ(place_by_memory({}, devices, memory, 8)->devices, std::vector{0});
+  for (const auto policy : {PlacementPolicy::kLeastLoaded, PlacementPolicy::kPacking}) {
+    const auto placed = place({.stages = 2}, devices, memory, 8, {.policy = policy});
+    EXPECT_EQ(placed->devices, (std::vector{0, 2}));
+  }
+  EXPECT_FALSE(place({.stages = 3}, devices, memory, 8, {}));
+  EXPECT_EQ(missing_bytes({}, devices, memory, 60), 10);
+}
+
 TEST(Placement, StagesAreAsEvenAsMemoryAllows) {
   const ConfigurationMemory memory{.tensor = 1, .block_bytes = 1};
   const std::vector<DeviceState> devices = {{6}, {100}, {9}, {7}};

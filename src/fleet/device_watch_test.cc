@@ -17,7 +17,7 @@ TEST(DeviceWatch, ADeviceThatEndsNothingIsLateUnlessTheWholeProcessWasStopped) {
   GroupSink sink;
   const Form form = group_form(24);
   const PageBudget budget = GroupScene::budget_of(form);
-  GroupedDevices devices(2, 24, form, budget);
+  GroupedDevices devices({form, form}, budget);
   std::vector<Station> stations(2);
   const std::vector<Observation> seen(2);
   const Grouping grouping({.spec = group_spec(), .budget = budget, .form = form}, stations, sink);

@@ -27,11 +27,12 @@ void Fleet::await_survivors(Arrival& arrival, TimeNs now_ns) {
   // The last replica's engine is never a group's, and all replicas have the same limits.
   const Prospect expected = stations_.back().engine->prospect(arrival.request, now_ns);
   if (!some_work) {
-    refuse(arrival.request.id,
-           make_error(ErrorCode::kUnavailable,
-                      "no replica is in service, because all devices have failed: start the server "
-                      "again"),
-           now_ns);
+    refuse(
+        arrival.request.id,
+        make_error(ErrorCode::kUnavailable,
+                   "no replica is in service, because all devices of the model have failed: send "
+                   "it again later, or start the server again"),
+        now_ns);
   } else if (expected.refusal &&
              !(scaling_.forms_groups() && scaling_.could_grow_for(arrival.request))) {
     refuse(arrival.request.id, *expected.refusal, now_ns);
@@ -43,24 +44,32 @@ void Fleet::await_survivors(Arrival& arrival, TimeNs now_ns) {
 // Takes replicas out of service whose devices have something to do and end nothing.
 void Fleet::watch(TimeNs now_ns) {
   const TimeNs idle_ns = now_ns - now_ns_;
-  const auto take_out_late = [&](ReplicaId late, TimeNs timeout_ns) {
-    take_out(late, fmt::format("has not answered for {} s", timeout_ns / kNsPerS), now_ns);
+  const auto take_out_late = [&](ReplicaId late, TimeNs timeout_ns, std::vector<int> devices) {
+    take_out({late, now_ns, fmt::format("has not answered for {} s", timeout_ns / kNsPerS),
+              std::move(devices)});
   };
+  succession_.watch(idle_ns, now_ns);
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     for (const ReplicaId late : watch_.late_steps(i, idle_ns, now_ns)) {
-      take_out_late(late, watch_.timeout_ns(i));
+      take_out_late(late, watch_.timeout_ns(i), failing_devices(late));
     }
     if (watch_.prepares_late(i, idle_ns, now_ns)) {
-      take_out_late(ReplicaId{static_cast<std::int32_t>(i)}, watch_.timeout_ns(i));
+      take_out_late(ReplicaId{static_cast<std::int32_t>(i)}, watch_.timeout_ns(i), {});
     }
   }
 }
 
-void Fleet::on(const DevicesFailed& failed, ReplicaId replica, TimeNs now_ns) {
-  take_out(replica, failed.why, now_ns);
+std::vector<int> Fleet::failing_devices(ReplicaId replica) const {
+  return stations_[index_of(replica)].executor->own().failing_devices();
 }
 
-void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
+void Fleet::on(const DevicesFailed& failed, ReplicaId replica, TimeNs now_ns) {
+  take_out({replica, now_ns, failed.why, failing_devices(replica)});
+}
+
+void Fleet::take_out(ReplicaFailure failure) {
+  const ReplicaId replica = failure.replica;
+  const TimeNs now_ns = failure.at_ns;
   Station& station = stations_[index_of(replica)];
   if (!station.failure.empty()) {
     return;
@@ -69,7 +78,7 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
   for (const ReplicaId engine : engines) {
     migrations_.forget(engine, now_ns);
   }
-  station.failure = why;
+  station.failure = failure.why;
   station.executor->own().give_up();
   watch_.failed(replica);
   for (const ReplicaId engine : engines) {
@@ -84,7 +93,11 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
     held.at.reset();  // any group may hold it, because runs of neighbours have gaps now
   }
   attempts_.held_anywhere();
-  grouping_.fail(replica, why, now_ns);
+  if (succession_.replace_failed(now_ns)) {
+    advance_succession(now_ns);
+    return;
+  }
+  grouping_.fail(std::move(failure));
 }
 
 }  // namespace protean

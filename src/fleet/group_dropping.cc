@@ -3,6 +3,7 @@
 #include "fleet/group_dropping.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "control/plan_regroup.h"
@@ -14,12 +15,12 @@ namespace {
 
 constexpr const char* kLacksKv = "queued requests lack KV";
 
-// Returns true if pipelines of these forms may become one although they are of unequal length.
+// Returns true if pipelines of these forms may become one although they have unequal devices.
 bool may_rebalance(const Form& a, const Form& b) {
   const auto width = [](const Form& form) { return stages_of(form).front().devices.size(); };
   return equally_precise(a, b) && a.kv.precision == b.kv.precision &&
          a.kv.block_tokens == b.kv.block_tokens && width(a) == width(b) &&
-         a.group.size() != b.group.size();
+         !of_equal_devices(std::array{a, b});
 }
 
 // Counts the weights of all layers that devices of this form hold, and their memory, by stage.

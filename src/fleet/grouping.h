@@ -45,7 +45,7 @@ class Grouping {
   // A replica's devices have failed. Its group, if it is in one, parts without a step. Must be
   // called once the engines of engines_of() have given up their requests, and followed by
   // advance().
-  void fail(ReplicaId replica, const std::string& why, TimeNs now_ns);
+  void fail(ReplicaFailure failure);
   // Returns the replicas whose engines depend on this replica's devices.
   std::vector<ReplicaId> engines_of(ReplicaId replica) const;
   // Returns the replicas whose devices this replica's engine depends on.
@@ -161,8 +161,8 @@ class Grouping {
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   bool keeps_kv(const Shapes& shapes, const Change& change) const;
   std::vector<Form> forms_now(const Shapes& shapes, const Replicas& homes) const;
-  bool rebalances(const Shapes& shapes, const Change& change) const;
-  Regroup look_ahead_rebalanced(const Change& change, Shapes& shapes) const;
+  std::optional<Result<Shape>> rebalances(const Shapes& shapes, const Change& change) const;
+  Regroup look_ahead_rebalanced(const Change& change, Shape shape, Shapes& shapes) const;
   Status check_shrink(Shape shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;

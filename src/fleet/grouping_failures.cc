@@ -44,10 +44,11 @@ bool Grouping::engine_lives(ReplicaId replica) const {
   return !station.parked && (station.failure.empty() || is_group(replica) || changes(replica));
 }
 
-void Grouping::fail(ReplicaId replica, const std::string& why, TimeNs now_ns) {
-  status_.failed.push_back({replica, now_ns, why});
+void Grouping::fail(ReplicaFailure failure) {
+  const ReplicaId replica = failure.replica;
+  const std::string reason = fmt::format("replica {} {}", replica.value, failure.why);
+  status_.failed.push_back(std::move(failure));
   told_at_rest_ = false;
-  const std::string reason = fmt::format("replica {} {}", replica.value, why);
   std::vector<Wanted> wanted;
   for (const Wanted& before : wanted_) {
     const Replicas& group = before.replicas;

@@ -229,7 +229,7 @@ std::optional<Error> Regrouping::agree() {
   for (std::size_t home = 0; home < count(); ++home) {
     forms.push_back(numbered(engine(home).form().value_or(forms_[home])));
   }
-  if (group_.by == GroupBy::kLayers && of_unequal_length(forms)) {
+  if (!of_equal_devices(forms)) {
     return agree_unequal(std::move(forms));
   }
   group_.home = forms[0];

@@ -87,6 +87,9 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path&
   if (std::filesystem::is_directory(status)) {
     return open_hf_checkpoint(path);
   }
+  if (!std::filesystem::is_regular_file(status)) {
+    return make_error(ErrorCode::kInvalidArgument, "{} is not a regular file", path.string());
+  }
   const std::string extension = path.extension().string();
   if (extension == ".safetensors" || extension == ".json") {
     return make_error(ErrorCode::kInvalidArgument,

@@ -87,6 +87,9 @@ class Checkpoint {
   // Fails if a file was written after it was opened, which names the file. Its bytes may be other
   // weights then, and reading what was cut off would end the process.
   virtual Status unchanged() const { return {}; }
+  // Fails if open_checkpoint() would read other files than these: one was written, or another one
+  // or none has its path now.
+  virtual Status current() const { return unchanged(); }
 
   // Gives back the memory of the tensor's file pages. Reading the tensor again is allowed.
   virtual void release(TensorRole role, int layer) const = 0;

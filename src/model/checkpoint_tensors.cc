@@ -245,12 +245,10 @@ class FileCheckpoint final : public Checkpoint {
   }
 
   Status unchanged() const override {
-    Status same = contents_.gguf ? contents_.gguf->unchanged() : Status();
-    for (auto file = contents_.safetensors.begin(); same && file != contents_.safetensors.end();
-         ++file) {
-      same = file->unchanged();
-    }
-    return same;
+    return of_all_files([](const auto& file) { return file.unchanged(); });
+  }
+  Status current() const override {
+    return of_all_files([](const auto& file) { return file.current(); });
   }
 
   void release(TensorRole role, int layer) const override {
@@ -264,6 +262,16 @@ class FileCheckpoint final : public Checkpoint {
   }
 
  private:
+  template <class Ask>
+  Status of_all_files(const Ask& ask) const {
+    Status same = contents_.gguf ? ask(*contents_.gguf) : Status();
+    for (auto file = contents_.safetensors.begin(); same && file != contents_.safetensors.end();
+         ++file) {
+      same = ask(*file);
+    }
+    return same;
+  }
+
   // Calls call(first row in the file, rows, first row of the result) for rows that follow each
   // other.
   template <class Call>

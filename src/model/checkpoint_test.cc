@@ -2,6 +2,7 @@
 #include "model/same_traits_for_test.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
@@ -230,6 +231,15 @@ TEST_P(EveryArchitecture, OpensFromGguf) {
 
 INSTANTIATE_TEST_SUITE_P(Specs, EveryArchitecture, testing::ValuesIn(architecture_specs()),
                          [](const auto& spec) { return spec.param.name; });
+
+TEST(Checkpoint, WhatIsNoRegularFileIsRefusedWithoutWaitingForIt) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path pipe = directory.path() / "model.gguf";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto opened = open_checkpoint(pipe);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().message, pipe.string() + " is not a regular file");
+}
 
 TEST(Checkpoint, QuantisedGgufsOpenAndKeepTheirSize) {
   ModelSpec spec = architecture_specs().front().spec;

@@ -255,10 +255,10 @@ Result<std::vector<std::int64_t>> GgufFile::integers(std::string_view key) const
   return numbers;
 }
 
-Status GgufFile::unchanged() const {
-  Status same = file_.unchanged();
+Status GgufFile::of_all_parts(Status (MappedFile::*ask)() const) const {
+  Status same = (file_.*ask)();
   for (auto part = parts_.begin(); same && part != parts_.end(); ++part) {
-    same = part->unchanged();
+    same = (*part.*ask)();
   }
   return same;
 }

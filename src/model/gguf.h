@@ -48,7 +48,8 @@ class GgufFile {
   const GgufTensor* find_tensor(std::string_view name) const;  // nullptr if not there
 
   const std::string& name() const { return name_; }
-  Status unchanged() const;  // of all parts
+  Status unchanged() const { return of_all_parts(&MappedFile::unchanged); }
+  Status current() const { return of_all_parts(&MappedFile::current); }
   int version() const { return version_; }
   const std::map<std::string, GgufTensor, std::less<>>& tensors() const { return tensors_; }
 
@@ -64,6 +65,7 @@ class GgufFile {
   };
   static Result<GgufFile> open_one(const std::filesystem::path& path);
   Status open_parts(const std::filesystem::path& first);
+  Status of_all_parts(Status (MappedFile::*ask)() const) const;
   const Value* find(std::string_view key) const;
   Error wrong_type(std::string_view key, const Value& value, std::string_view want) const;
   std::vector<std::string> strings_at(const Value& value) const;

@@ -38,6 +38,7 @@ class HalfSplitCheckpoint final : public Checkpoint {
   }
 
   Status unchanged() const override { return source_->unchanged(); }
+  Status current() const override { return source_->current(); }
   void release(TensorRole role, int layer) const override { source_->release(role, layer); }
 
  private:

@@ -21,7 +21,9 @@ Error cannot(std::string_view what, const std::filesystem::path& path) {
 }
 
 FileStamp stamp_of(const struct stat& status) {
-  return {.size = status.st_size,
+  return {.device = status.st_dev,
+          .inode = status.st_ino,
+          .size = status.st_size,
           .modified_s = status.st_mtim.tv_sec,
           .modified_ns = status.st_mtim.tv_nsec};
 }
@@ -57,15 +59,30 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   return file;
 }
 
-Status MappedFile::unchanged() const {
-  struct stat status {};
-  if (!file_.valid() || (fstat(file_.get(), &status) == 0 && stamp_of(status) == stamp_)) {
+Status MappedFile::same_stamp(const struct stat& status, std::string_view what) const {
+  if (stamp_of(status) == stamp_) {
     return {};
   }
   return make_error(ErrorCode::kCorrupt,
-                    "{} was written after it was opened ({} bytes then, {} now): load the model "
-                    "again",
-                    path_.string(), stamp_.size, status.st_size);
+                    "{} was {} after it was opened ({} bytes then, {} now): load the model again",
+                    path_.string(), what, stamp_.size, status.st_size);
+}
+
+Status MappedFile::unchanged() const {
+  struct stat status {};
+  return file_.valid() && fstat(file_.get(), &status) == 0 ? same_stamp(status, "written")
+                                                           : Status();
+}
+
+Status MappedFile::current() const {
+  if (!file_.valid()) {
+    return {};
+  }
+  struct stat status {};
+  if (stat(path_.c_str(), &status) != 0) {
+    return cannot("examine", path_);
+  }
+  return same_stamp(status, "written or replaced");
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

@@ -4,14 +4,19 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 #include "base/result.h"
 #include "model/file_descriptor.h"
 
+struct stat;
+
 namespace protean {
 
-// Tells whether a file was written.
+// Tells files, and states of a file, apart.
 struct FileStamp {
+  std::uint64_t device = 0;  // of the file system
+  std::uint64_t inode = 0;
   std::int64_t size = 0;
   std::int64_t modified_s = 0;  // Unix time
   std::int64_t modified_ns = 0;
@@ -36,8 +41,13 @@ class MappedFile {
   // Fails if the mapped file was written or truncated since it was opened. A file that was replaced
   // by another one or removed stays readable here, as it was.
   Status unchanged() const;
+  // Fails if opening the path again would give something else: the file was written, or another
+  // one, or none, has its name now. Follows symbolic links.
+  Status current() const;
 
  private:
+  Status same_stamp(const struct stat& status, std::string_view what) const;
+
   std::filesystem::path path_;
   FileDescriptor file_{-1};
   FileStamp stamp_;

@@ -33,10 +33,13 @@ TEST(MappedFile, CheckpointsThatWereWrittenAreNotReadAgain) {
     const auto opened = open_checkpoint(file == gguf ? gguf : directory.path());
     ASSERT_TRUE(opened.ok()) << opened.error().message;
     ASSERT_TRUE(load_component(**opened, mlp, aligned).ok());
+    EXPECT_TRUE((*opened)->current().ok());
 
     std::filesystem::copy_file(file, directory.path() / "other");
     std::filesystem::rename(directory.path() / "other", file);
     EXPECT_TRUE(load_component(**opened, mlp, aligned).ok()) << "another file of that name";
+    EXPECT_EQ((*opened)->current().error().message.find(file.string() + " was written or replaced"),
+              0U);
 
     const auto again = open_checkpoint(file == gguf ? gguf : directory.path());
     ASSERT_TRUE(again.ok()) << again.error().message;
@@ -46,6 +49,30 @@ TEST(MappedFile, CheckpointsThatWereWrittenAreNotReadAgain) {
     EXPECT_NE(loaded.error().message.find(file.string() + " was written"), std::string::npos)
         << loaded.error().message;
   }
+}
+
+// The hub's cache has links to files, and a directory may be a link itself.
+TEST(MappedFile, FilesAreCurrentAsLongAsTheirPathLeadsToThem) {
+  namespace fs = std::filesystem;
+  const ModelSpec spec = architecture_specs().front().spec;
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path() / "model";
+  for (const char* const name : {"one", "other"}) {
+    fs::create_directory(directory.path() / name);
+    write_hf_checkpoint(directory.path() / name, spec, {.type = SafetensorsType::kF32});
+  }
+  fs::create_directory_symlink("one", path);
+  const auto opened = open_checkpoint(path);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_TRUE((*opened)->current().ok());
+  fs::remove(path);
+  EXPECT_EQ((*opened)->current().error().code, ErrorCode::kNotFound);
+  fs::create_directory_symlink("other", path);
+  EXPECT_EQ((*opened)->current().error().code, ErrorCode::kCorrupt) << "the bytes are the same";
+  EXPECT_TRUE((*opened)->unchanged().ok());
+  fs::remove(path);
+  fs::create_directory_symlink("one", path);
+  EXPECT_TRUE((*opened)->current().ok());
 }
 
 }  // namespace

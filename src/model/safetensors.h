@@ -33,6 +33,7 @@ class SafetensorsFile {
   const std::map<std::string, SafetensorsTensor, std::less<>>& tensors() const { return tensors_; }
   const std::string& name() const { return name_; }
   Status unchanged() const { return file_.unchanged(); }
+  Status current() const { return file_.current(); }
 
  private:
   Status check_coverage(std::span<const std::byte> data) const;

@@ -49,6 +49,9 @@ class Executor {
   // Returns a number that grows with each piece of work of the morph steps that its own devices
   // prepare; nothing if they prepare none. If it stays the same for long, one of them hangs.
   virtual std::optional<std::uint64_t> pieces_prepared() const { return std::nullopt; }
+  // Returns those of its own devices that have lost memory, or if none has, that hold up others, by
+  // their place in its form; empty: that is not known.
+  virtual std::vector<int> failing_devices() const { return {}; }
   // Gives up its devices, which have failed. No device of another executor waits for them or reads
   // what they hold, they do nothing more, and no StepDone of them follows. A group goes on with
   // what the other devices hold: steps that it has started have no results; morph steps succeed

@@ -135,6 +135,7 @@ TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
     expect_right(load);
     ASSERT_EQ(status->failed.size(), 1U);
     EXPECT_EQ(status->failed.front().why, "has lost memory: an access to its pages failed");
+    EXPECT_EQ(status->failed.front().devices, std::vector{0});
     EXPECT_EQ(status->groups.size(), 2U);
     ASSERT_FALSE(testing::Test::HasFailure());
   }

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
+#include "base/small_file.h"
 #include "model/gguf.h"
 #include "replica/gguf_vocabulary.h"
 #include "replica/model_options.h"
@@ -60,16 +59,12 @@ Result<Texts> texts_of_directory(const fs::path& path) {
 }
 
 Result<std::string> read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) {
-    text << file.rdbuf();  // fails, without being bad, on an empty file
+  auto source = read_small_file(path);
+  if (!source.ok()) {
+    return make_error(source.error().code, "--chat-template {}: cannot be read: {}", path,
+                      source.error().message);
   }
-  if (!file || text.bad()) {
-    return make_error(ErrorCode::kNotFound, "--chat-template {}: cannot be read", path);
-  }
-  std::string source = std::move(text).str();
-  if (source.empty()) {
+  if (source->empty()) {
     return make_error(ErrorCode::kInvalidArgument, "--chat-template {}: the file is empty", path);
   }
   return source;
@@ -148,18 +143,8 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
 }
 
 bool same_but_for_weights(const ModelFiles& one, const ModelFiles& other) {
-  const Tokenizer& a = *one.tokenizer;
-  const Tokenizer& b = *other.tokenizer;
-  if (one.spec != other.spec || a.vocab_size() != b.vocab_size() || a.bos() != b.bos() ||
-      a.eos() != b.eos() || one.chat.template_source != other.chat.template_source) {
-    return false;
-  }
-  for (TokenId id = 0; id < a.vocab_size(); ++id) {
-    if (a.token_text(id) != b.token_text(id)) {
-      return false;
-    }
-  }
-  return true;
+  return one.spec == other.spec && one.tokenizer->equals(*other.tokenizer) &&
+         one.chat.template_source == other.chat.template_source;
 }
 
 }  // namespace protean

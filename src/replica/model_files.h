@@ -26,8 +26,8 @@ struct ModelFiles {
 
 Result<ModelFiles> open_model_files(const ModelOptions& options);
 
-// Returns true if both have the same shape, tokens and chat template. Does not compare a
-// tokenizer's merges and the defaults for generation.
+// Returns true if both have the same shape, tokenizer and chat template. Does not compare the
+// defaults for generation.
 bool same_but_for_weights(const ModelFiles& one, const ModelFiles& other);
 
 }  // namespace protean

@@ -4,6 +4,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "chat/tool_calls.h"
 
@@ -45,12 +49,37 @@ TEST_F(ModelFilesTest, WeightsServeInPlaceOfOthersOfTheSameShapeTokensAndTemplat
   EXPECT_FALSE(same_but_for_weights(*files, *open_model_files(options_)));
 }
 
+TEST_F(ModelFilesTest, FilesWhoseTokenizerCutsTextInAnotherWayAreOfAnotherModel) {
+  const auto files = open_model_files({.model = options_.model});
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  const fs::path copy = fs::path(testing::TempDir()) / "model_files_test";
+  fs::copy(options_.model, copy, fs::copy_options::overwrite_existing);
+  EXPECT_TRUE(same_but_for_weights(*files, *open_model_files({.model = copy})));
+  std::ostringstream read;
+  read << std::ifstream(copy / "tokenizer.json", std::ios::binary).rdbuf();
+  // The tokens keep their texts.
+  for (const auto& [from, to] :
+       {std::pair("\"e d\",\n   \"i t\"", "\"i t\",\n   \"e d\""), std::pair("{1,3}", "{1,2}")}) {
+    std::string text = read.str();
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, std::string_view(from).size(), to);
+    std::ofstream(copy / "tokenizer.json", std::ios::binary) << text;
+    const auto other = open_model_files({.model = copy});
+    ASSERT_TRUE(other.ok()) << other.error().message;
+    EXPECT_FALSE(same_but_for_weights(*files, *other)) << to;
+  }
+  fs::remove_all(copy);
+}
+
 TEST_F(ModelFilesTest, ATemplateGivenThatCannotBeUsedIsAnError) {
   const auto message = [&] {
     const auto files = open_model_files(options_);
     return files.ok() ? std::string() : files.error().message;
   };
-  EXPECT_EQ(message(), "--chat-template " + options_.chat_template + ": cannot be read");
+  EXPECT_TRUE(
+      message().starts_with("--chat-template " + options_.chat_template + ": cannot be read: "))
+      << message();
   write("");
   EXPECT_EQ(message(), "--chat-template " + options_.chat_template + ": the file is empty");
   write("{% if %}");

@@ -2,6 +2,7 @@
 
 #include <boost/json/object.hpp>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "contract/configuration.h"
+#include "contract/groups.h"
 #include "contract/morph.h"
 
 namespace protean {
@@ -67,10 +69,13 @@ struct IntentWish {
   int batch = 0;  // requests at once
   int prompt_tokens = 0;
   int output_tokens = 0;
+  double output_quantile =
+      0;  // share of the answers that are no longer; 0: output_tokens is no such
   std::optional<PlannedMove> move = {};  // what was chosen already; nothing: a plan is to choose
 };
 
-// What a model has to do at this moment. Tokens are means of all requests so far, 0 if not known.
+// What a model has to do at this moment. Tokens are those for which its intent is planned, see
+// with_load(); 0 if not known.
 struct ModelSample {
   std::size_t model = 0;
   int running = 0;  // requests at once
@@ -86,11 +91,31 @@ struct IntentPlan {
   std::shared_ptr<const std::string> estimates;
 };
 
-// How a model comes to another configuration: its engine morphs to it, in place, or the model is
-// loaded once more as a second copy.
+// How a model comes to another configuration: its engine morphs to it, in place; or the model is
+// loaded once more, and then either takes over all requests with their KV, or serves new requests
+// as a second copy.
 struct ConfigurationChange {
-  std::optional<FormWish> in_place;  // nothing: a second copy
+  std::optional<FormWish> in_place;  // nothing: it is loaded once more
   std::string why;
+  bool hands_over = false;  // requests go on in what is loaded
+};
+
+// The loads of which estimates are shown: all for which these numbers hold, of which 0 is any.
+struct LoadFilter {
+  int batch = 0;
+  int prompt_tokens = 0;
+  int output_tokens = 0;
+};
+
+// Returns the estimates that plans of a model have kept. Any thread may call.
+using ListConfigurations = std::function<Result<boost::json::object>(const LoadFilter& wanted)>;
+
+// How far the loader is in a deployment or a change of intent: in the fingerprint that it makes, or
+// in loading weights. 0 is not begun.
+struct JobProgress {
+  int steps = 0;  // of a fingerprint that were timed
+  int of_steps = 0;
+  double loaded = 0;  // share of the layers on all devices
 };
 
 // How far the profiling of a model is.
@@ -113,11 +138,13 @@ class ModelLoader {
   virtual void unload(std::size_t model) = 0;
   virtual void load(std::size_t model) = 0;
   // Opens and loads a further model, which `fields` describes: "model", and flags of protean serve.
-  // Fails if the fields make no sense.
-  virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
+  // One that is not to be loaded is opened alone. Fails if the fields make no sense.
+  virtual Status deploy(const std::string& name, const boost::json::object& fields, bool load) = 0;
   // Plans how to serve a model for another intent. If its engine can become that by a morph, now or
-  // when it wakes, asks the server for it; otherwise opens the model to take the place of the one
-  // that serves: loaded if both fit in memory, else to be loaded when the former one is removed.
+  // when it wakes, asks the server for it; else, if both fit in memory and KV is stored alike,
+  // loads the model next to the one that serves, to which it hands its requests over; otherwise
+  // opens the model to take the place of the one that serves: loaded if both fit in memory, else to
+  // be loaded when the former one is removed.
   virtual void replace(std::size_t model, const IntentWish& wish) = 0;
   // Take back what was asked for, which then fails: at once if it has not begun, else when what it
   // times or loads at the moment is done. What has ended by then stays.
@@ -126,6 +153,8 @@ class ModelLoader {
   virtual void take_back_profile(std::size_t /*model*/) {}
   // The morph that replace() asked for has ended. If it failed, the model is opened instead.
   virtual void morphed(std::size_t /*model*/, const Status& /*how*/) {}
+  // The morph that replace() asked for does not begin, and nothing takes its place.
+  virtual void forget_replacement(std::size_t /*model*/) {}
   // Takes each second a sample of every model that serves. Returns the move of one that may move
   // and for which it pays; nothing if there is none. Called on the io thread, which it does not
   // hold up.
@@ -141,6 +170,10 @@ class ModelLoader {
   virtual void profile(std::size_t model) = 0;
   // No engine has requests any more, see Server::quiet(). Called on the io thread.
   virtual void requests_ended() {}
+  // The model's only replica is out of service. Unloads it and tells the server that it sleeps.
+  // From then on nothing is placed on the devices that failed, and what waits for the model waits
+  // for replace(), which is to place it anew.
+  virtual void lose(std::size_t /*model*/, const ReplicaFailure& /*failure*/) {}
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

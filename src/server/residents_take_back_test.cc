@@ -65,6 +65,9 @@ TEST_F(ResidentsTest, AnIntentThatIsTakenBackAfterItsPlanChangesNothing) {
   residents.changes(0, {FormWish{.rest_pages = 100}, "only weights change"});
   EXPECT_EQ(change(), "cancelled");
   EXPECT_EQ(asked_wish(), 0U) << "the engine is not asked to morph";
+  EXPECT_EQ(loader.take(),
+            (Asked{"replace 0 min-memory", "take back replace 0", "forget replace 0"}))
+      << "the loader keeps no files open for it";
   want(R"({"intent":"min-latency"})");
   residents.planned(0, {"TP 2 x PP 1, bf16, KV bf16", estimates});
   residents.take_back_intent(former);
@@ -73,6 +76,16 @@ TEST_F(ResidentsTest, AnIntentThatIsTakenBackAfterItsPlanChangesNothing) {
   EXPECT_EQ(change(), "cancelled");
   EXPECT_EQ(loader.take(), Asked{"remove 1"});
   EXPECT_EQ(&serving(), &former);
+}
+
+TEST_F(ResidentsTest, AChangeThatIsTakenBackAfterRequestsWereHandedOverIsDone) {
+  want(R"({"intent":"min-latency"})");
+  hand_over();
+  EXPECT_TRUE(std::holds_alternative<boost::json::object>(residents.take_back_intent(serving())));
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-latency", "take back replace 0"}));
+  residents.succeeded(0, on_two_devices());
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(serving().model().max_model_len, 50);
 }
 
 TEST_F(ResidentsTest, AProfileIsTakenBackByItselfOrWithItsModel) {

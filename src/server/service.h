@@ -73,7 +73,7 @@ class Service {
   static std::string metrics_text(const std::vector<Service*>& services);
   void set_state(ServerState state);
   ServerState state() const { return state_; }
-  const ServedModel& model() const { return model_; }
+  const ServedModel& model() const { return *model_; }
   const std::string& version() const { return version_; }
   std::int64_t created_s() const { return start_.unix_s; }
   std::int64_t outstanding() const;  // requests that are being prepared, wait or run
@@ -83,11 +83,15 @@ class Service {
   Residence residence() const { return engines_.residence(); }
   // Returns true if the model may sleep: it is awake and nothing waits for its engines.
   bool may_sleep() const;
+  // Returns why the model's only replica is out of service, which ends all requests at once; null
+  // if it serves, or if there are several.
+  const ReplicaFailure* failure() const;
   // Returns when the model is to sleep unless it is used before; nothing if it is not to.
   std::optional<TimeNs> sleep_due_ns() const;
   // Says how long the model stays in memory after its last request, in place of sleep_idle_ns,
   // until it sleeps. Calls on_stay_changed.
   void keep_loaded(TimeNs ns);
+  // Requires may_sleep() or a failure().
   void fall_asleep();
   // The engines are unloaded. Calls on_wanted if events came meanwhile.
   void fell_asleep();
@@ -99,15 +103,19 @@ class Service {
   void show_moves(int total) { metrics_.moves(total); }
   // Ends the streams to operators: the model is removed.
   void leave() { feed_.end(); }
-  int replicas() const { return model_.replicas; }
+  int replicas() const { return model_->replicas; }
   // What the fleet reported last.
   const FleetReport& fleet() const { return fleet_; }
-  const std::string& router() const { return model_.router; }
+  const std::string& router() const { return model_->router; }
   // Asks a replica for a form. The reply holds the morph to it.
   std::shared_ptr<PendingReply> ask_form(ReplicaId replica, FormWish wish);
   // Keeps in mind what an intent has asked for of a model of one replica: its engines are asked
   // again when they are loaded again. Ends a form that an operator chose, if the model sleeps.
   void rest_in(FormWish wish);
+  // The engines are those of another configuration from now on, or will be when they are loaded.
+  // Names, tokenizer and chat template are the same. What an intent or an operator has asked for of
+  // the former form is not asked for again.
+  void become(ServedModel model);
   // Asks the fleet to move requests from one replica to another. The reply holds their number.
   std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
   // Asks the fleet for groups of replicas. The reply holds the changes that lead to them.
@@ -127,6 +135,8 @@ class Service {
   std::shared_ptr<GrowingAnswer> watch() {
     return feed_.watch(now_ns(), state_ == ServerState::kDraining);
   }
+  // Answers a call with what `slow` returns, which runs on another thread if there is one.
+  Answer answer_aside(const HttpCall& call, std::function<HttpReply()> slow);
   // Returns LiveFeed's recording of the last `minutes`.
   std::string recording(double minutes) const;
   // Time has passed; watch_due_ns() says when that is to be told.
@@ -189,11 +199,11 @@ class Service {
                                  Checked<std::vector<PreparedChoice>> prepared,
                                  const Timing& timing);
   Answer convert(const HttpCall& call, ParseText parse);
-  HttpReply converted(const HttpCall& call, ParseText parse) const;  // runs on any thread
+  static HttpReply converted(const HttpCall& call, ParseText parse, const ServedModel& model);
   static void notify(const Generation& generation);
   void show_state(TimeNs at_ns);
   boost::json::object common_state() const;
-  Checked<std::string> served_name(const std::string& asked) const;
+  static Checked<std::string> served_name(const std::string& asked, const ServedModel& model);
   void on(const Accepted& accepted, const OutputBatch& batch);
   void on(const Refused& refused, const OutputBatch& batch);
   void on(const PromptScored& scored, const OutputBatch& batch);
@@ -215,7 +225,7 @@ class Service {
   ApiError queue_full() const;
 
   const ServiceLimits limits_;
-  const ServedModel model_;
+  std::shared_ptr<const ServedModel> model_;  // jobs on other threads share it
   const std::string version_;
   const Environment environment_;
   const Start start_;

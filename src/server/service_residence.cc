@@ -21,6 +21,12 @@ bool Service::may_sleep() const {
          wishes_.empty();
 }
 
+const ReplicaFailure* Service::failure() const {
+  const GroupsStatus* groups = fleet_.groups();
+  const bool failed = model_->replicas == 1 && groups != nullptr && !groups->failed.empty();
+  return failed ? &groups->failed.front() : nullptr;
+}
+
 std::optional<TimeNs> Service::sleep_due_ns() const {
   const TimeNs stay_ns = engines_.stay_ns.value_or(limits_.sleep_idle_ns);
   if (stay_ns == kForeverNs || residence() != Residence::kAwake || state_ != ServerState::kReady) {
@@ -94,7 +100,7 @@ std::vector<std::pair<ReplicaId, FormWish>> Service::standing_wishes() const {
     if (holders.replicas.size() > 1) {
       continue;
     }
-    if (now.mode != model_.form.mode || now.floor != model_.form.floor) {
+    if (now.mode != model_->form.mode || now.floor != model_->form.floor) {
       standing.emplace_back(holders.replicas.front(),
                             FormWish{.mode = now.mode, .floor = now.floor});
     }
@@ -116,7 +122,7 @@ void Service::rest_in(FormWish wish) {
 }
 
 void Service::fall_asleep() {
-  check(may_sleep(), "a model that is used does not sleep");
+  check(may_sleep() || failure() != nullptr, "a model that is used does not sleep");
   engines_.standing = standing_wishes();
   engines_.fall_asleep();
 }
@@ -129,7 +135,7 @@ void Service::woke(const Status& loaded) {
       pending->on_ready = [this, reply = pending.get()] {
         if (reply->reply->status != 202) {
           log::warning("{}: what was asked for before it slept is not possible now: {}",
-                       model_.names.front(), error_message(*reply->reply));
+                       model_->names.front(), error_message(*reply->reply));
         }
       };
       again.push_back({environment_.clock(), WantForm{id, std::move(wish)}, replica});

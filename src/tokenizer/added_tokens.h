@@ -22,6 +22,8 @@ struct AddedToken {
   bool rstrip = false;       // includes the white space after it
   bool single_word = false;  // does not match inside a word
   bool normalized = false;   // matches normalized text, unless special
+
+  friend bool operator==(const AddedToken&, const AddedToken&) = default;
 };
 
 // Finds added tokens in text: leftmost first, and of several at one place the longest. Uses a trie

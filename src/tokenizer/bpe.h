@@ -39,6 +39,7 @@ struct BpeModel {
   std::unordered_set<TokenId> unused;  // used by merges, never emitted
 
   BpeModel() { byte_tokens.fill(-1); }
+  friend bool operator==(const BpeModel&, const BpeModel&) = default;
 };
 
 // Encodes pieces and appends their ids to one list. Owns scratch memory, so each thread needs its

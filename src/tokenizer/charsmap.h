@@ -26,6 +26,8 @@ class Charsmap {
   // Returns a bound of how many times longer, in bytes, the replacements make a text.
   double growth() const;
 
+  friend bool operator==(const Charsmap&, const Charsmap&) = default;
+
  private:
   struct Found {
     std::size_t bytes = 0;  // length of the text that is replaced; 0: none

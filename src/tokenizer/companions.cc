@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
+#include "base/small_file.h"
 #include "tokenizer/json_fields.h"
 
 namespace protean {
@@ -104,7 +103,7 @@ Status read_one(const fs::path& path, void (*read)(const Fields&, Companions&), 
   if (!fs::exists(path, ignored)) {
     return {};
   }
-  const Result<std::string> text = read_file(path);
+  const Result<std::string> text = read_small_file(path);
   if (!text) {
     return text.error();
   }
@@ -146,18 +145,6 @@ Status add_token(const AddedToken& token, Vocabulary& vocabulary) {
 }
 
 }  // namespace
-
-Result<std::string> read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return make_error(ErrorCode::kNotFound, "{}: cannot be opened", path.string());
-  }
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) {
-    return make_error(ErrorCode::kInternal, "{}: cannot be read", path.string());
-  }
-  return text;
-}
 
 Result<Companions> read_companions(const fs::path& directory) {
   Companions out;

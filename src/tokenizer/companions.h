@@ -30,6 +30,4 @@ Status apply_companions(const Companions& companions, Vocabulary& vocabulary);
 // For a tokenizer.json, which takes precedence. The companions add what it does not state.
 void apply_companions(const Companions& companions, bool has_frame, Pipeline& pipeline);
 
-Result<std::string> read_file(const std::filesystem::path& path);
-
 }  // namespace protean

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/small_file.h"
 #include "tokenizer/companions.h"
 #include "tokenizer/hf_json.h"
 #include "tokenizer/sentencepiece_model.h"
@@ -30,12 +31,12 @@ Error about(const fs::path& path, const Error& error) {
 }
 
 Loaded load_json(const fs::path& path, const Companions& companions) {
-  const Result<std::string> text = read_file(path);
+  const Result<std::string> text = read_small_file(path);
   return text ? parse_tokenizer_json(*text, path.string(), companions) : Loaded(text.error());
 }
 
 Loaded load_model(const fs::path& path, const Companions& companions) {
-  const Result<std::string> bytes = read_file(path);
+  const Result<std::string> bytes = read_small_file(path);
   if (!bytes) {
     return bytes.error();
   }
@@ -103,11 +104,11 @@ std::vector<std::string> read_merge_lines(std::string_view text) {
 
 Loaded load_pair(const fs::path& directory, const FilePair& names, const Companions& companions) {
   const fs::path path = directory / names.vocabulary;
-  const Result<std::string> text = read_file(path);
+  const Result<std::string> text = read_small_file(path);
   if (!text) {
     return text.error();
   }
-  const Result<std::string> merges = read_file(directory / names.merges);
+  const Result<std::string> merges = read_small_file(directory / names.merges);
   if (!merges) {
     return merges.error();
   }

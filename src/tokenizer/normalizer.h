@@ -18,14 +18,17 @@ class Normalizer {
   enum class Unicode { kNfc, kNfd, kNfkc, kNfkd, kLowercase };
   struct Prepend {
     std::string text;  // not before an empty text
+    friend bool operator==(const Prepend&, const Prepend&) = default;
   };
   struct Replace {
     std::string from;  // not empty
     std::string to;
+    friend bool operator==(const Replace&, const Replace&) = default;
   };
   struct ReplaceMatches {
     Regex pattern;
     std::string to;
+    friend bool operator==(const ReplaceMatches&, const ReplaceMatches&) = default;
   };
   // How a text that a map replaces is found: as SentencePiece does, or as Hugging Face's
   // tokenizers.
@@ -33,6 +36,7 @@ class Normalizer {
   struct Characters {
     Charsmap map;
     Match match = Match::kLongest;
+    friend bool operator==(const Characters&, const Characters&) = default;
   };
   using Step = std::variant<Unicode, Prepend, Replace, ReplaceMatches, Characters>;
 
@@ -44,6 +48,8 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
   // Returns a bound of how many times longer, in bytes, the replacements make a text.
   double growth() const;
+
+  friend bool operator==(const Normalizer&, const Normalizer&) = default;
 
  private:
   std::string run(std::string_view text, bool prepend) const;

@@ -14,6 +14,7 @@ class PairTable {
     std::uint64_t key = kEmpty;
     std::uint32_t rank = 0;
     std::int32_t result = -1;
+    friend bool operator==(const Entry&, const Entry&) = default;
   };
 
   // Does nothing if the pair is present. The pair (-1, -1) is reserved.
@@ -37,6 +38,9 @@ class PairTable {
   }
 
   std::size_t size() const { return used_; }
+
+  // Returns true if the same pairs were inserted in the same order.
+  friend bool operator==(const PairTable&, const PairTable&) = default;
 
  private:
   static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};

@@ -87,6 +87,10 @@ class PipelineTokenizer final : public Tokenizer {
   std::string description() const override {
     return fmt::format("{}, {} tokens", parts_.description, parts_.tokens.size());
   }
+  bool equals(const Tokenizer& other) const override {
+    const auto* same = dynamic_cast<const PipelineTokenizer*>(&other);
+    return same != nullptr && parts_ == same->parts_;
+  }
 
  private:
   bool known(TokenId id) const { return id >= 0 && id < vocab_size(); }

@@ -24,6 +24,7 @@ struct Pipeline {
   struct Token {
     std::string text;   // as the vocabulary writes it
     std::string bytes;  // the bytes it stands for; none for a special token
+    friend bool operator==(const Token&, const Token&) = default;
   };
 
   std::string description;  // without the number of tokens
@@ -38,6 +39,8 @@ struct Pipeline {
   TokenId bos = -1;
   TokenId eos = -1;
   bool strips_leading_space = false;
+
+  friend bool operator==(const Pipeline&, const Pipeline&) = default;
 };
 
 // Precondition: every id in `pipeline` is one of its tokens.

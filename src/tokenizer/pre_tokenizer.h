@@ -23,12 +23,16 @@ class PreTokenizer {
     Regex pattern;
     Behavior behavior = Behavior::kIsolated;
     bool invert = false;  // matches are the text between the pattern's matches
+    friend bool operator==(const Split&, const Split&) = default;
   };
-  struct PrefixSpace {};  // adds a space before a piece that has none
+  struct PrefixSpace {  // adds a space before a piece that has none
+    friend bool operator==(const PrefixSpace&, const PrefixSpace&) = default;
+  };
   struct Metaspace {
     enum class Prepend { kNever, kFirst, kAlways };
     std::string replacement;  // replaces a space
     Prepend prepend = Prepend::kAlways;
+    friend bool operator==(const Metaspace&, const Metaspace&) = default;
   };
   using Step = std::variant<Split, PrefixSpace, Metaspace>;
 
@@ -41,6 +45,8 @@ class PreTokenizer {
   };
   // `at_start`: the text is at the beginning of the whole input.
   Pieces split(std::string_view text, bool at_start) const;
+
+  friend bool operator==(const PreTokenizer&, const PreTokenizer&) = default;
 
  private:
   std::vector<Step> steps_;

@@ -30,6 +30,7 @@ std::string message_of(int code) {
 }  // namespace
 
 struct Regex::Compiled {
+  std::string pattern;
   std::unique_ptr<pcre2_code, Free> code;
   std::unique_ptr<pcre2_match_context, Free> context;
 };
@@ -56,10 +57,14 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   }
   // Without a JIT, matching falls back to the interpreter.
   pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
-  Compiled state{std::unique_ptr<pcre2_code, Free>(compiled),
+  Compiled state{std::string(pattern), std::unique_ptr<pcre2_code, Free>(compiled),
                  std::unique_ptr<pcre2_match_context, Free>(pcre2_match_context_create(nullptr))};
   pcre2_set_heap_limit(state.context.get(), kHeapLimitKib);
   return Regex(std::make_shared<const Compiled>(std::move(state)));
+}
+
+bool operator==(const Regex& one, const Regex& other) {
+  return one.compiled_->pattern == other.compiled_->pattern;
 }
 
 Result<Regex> Regex::literal(std::string_view text) {

@@ -28,6 +28,9 @@ class Regex {
   // match limit finds nothing more, so that a hostile one cannot occupy a thread.
   void find_all(std::string_view text, std::vector<Match>& matches) const;
 
+  // Returns true if both were compiled from the same pattern.
+  friend bool operator==(const Regex& one, const Regex& other);
+
  private:
   struct Compiled;
   explicit Regex(std::shared_ptr<const Compiled> compiled) : compiled_(std::move(compiled)) {}

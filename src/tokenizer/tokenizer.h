@@ -46,6 +46,10 @@ class Tokenizer {
   // True if decoding removes the space that SentencePiece puts before the first word.
   virtual bool strips_leading_space() const = 0;
   virtual std::string description() const = 0;  // "byte-level BPE (llama3), 128256 tokens"
+
+  // Returns true if both were made from the same vocabulary and rules, so that they give every text
+  // the same tokens and every token the same text.
+  virtual bool equals(const Tokenizer& other) const { return this == &other; }
 };
 
 // Returns the text of ids from a text's start. Bytes that are not UTF-8 become U+FFFD.

@@ -26,6 +26,7 @@ class PieceTrie {
   std::uint32_t child(std::uint32_t node, char byte) const;
   TokenId token(std::uint32_t node) const { return nodes_[node].token; }  // -1: no piece ends here
   TokenId find(std::string_view text) const;                              // -1 if there is none
+  friend bool operator==(const PieceTrie&, const PieceTrie&) = default;
 
  private:
   struct Node {
@@ -33,6 +34,7 @@ class PieceTrie {
     std::uint16_t children = 0;
     std::uint8_t byte = 0;
     TokenId token = -1;
+    friend bool operator==(const Node&, const Node&) = default;
   };
   std::vector<Node> nodes_ = std::vector<Node>(1);
 };
@@ -53,6 +55,7 @@ struct UnigramModel {
   std::array<TokenId, 256> bytes{};  // tokens that stand for a byte of unknown text; -1: none
 
   UnigramModel() { bytes.fill(-1); }
+  friend bool operator==(const UnigramModel&, const UnigramModel&) = default;
 };
 
 // Returns the score of an unknown character, from the lowest score of a piece.

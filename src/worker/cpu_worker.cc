@@ -209,6 +209,18 @@ std::optional<std::uint64_t> CpuWorker::pieces_prepared() const {
   return sum;
 }
 
+std::vector<int> CpuWorker::failing_devices() const {
+  const auto all = [this](bool (DeviceWorker::*fails)() const) {
+    std::vector<int> failing;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      failing.insert(failing.end(), (*devices_[i].*fails)() ? 1 : 0, static_cast<int>(i));
+    }
+    return failing;
+  };
+  const std::vector<int> lost = all(&DeviceWorker::has_lost_memory);
+  return lost.empty() ? all(&DeviceWorker::holds_up) : lost;
+}
+
 void CpuWorker::give_up() {
   CpuWorker& leader = *leader_.load();
   MorphAnswers::Answered answered;

@@ -68,6 +68,7 @@ class CpuWorker : public Executor {
   bool holds_up() const override;
   bool awaits_turn() const override;
   std::optional<std::uint64_t> pieces_prepared() const override;
+  std::vector<int> failing_devices() const override;
   void give_up() override;
   bool given_up() const { return devices_.front()->given_up(); }
   // The replica has no requests until the next step with tokens of it is started.

@@ -126,6 +126,7 @@ class DeviceWorker {
   // in, and copies nothing after the piece that it may hang in.
   void give_up();
   bool given_up() const { return given_up_; }
+  bool has_lost_memory() const { return pages_.pool != nullptr && pages_.pool->lost_memory(); }
   // Returns false once memory of the device is lost, after that was reported. What was read from
   // the device before may be wrong if this returns false afterwards. Any thread may call.
   bool sound();
@@ -165,7 +166,6 @@ class DeviceWorker {
   DeviceWorker(Built built, Handlers handlers);
 
   Handlers watched(Handlers handlers);
-  bool has_lost_memory() const { return pages_.pool != nullptr && pages_.pool->lost_memory(); }
   void run_entries();
   void settle_background();
   void run(const GroupStep& step);

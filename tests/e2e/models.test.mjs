@@ -1,7 +1,7 @@
 // Several models in one server: each answers as if it were alone.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -222,7 +222,7 @@ describe('models that are not used', () => {
     }
   });
 
-  it('open their files again if these were written meanwhile, once they can be', async () => {
+  it('open their files again if these were written or replaced meanwhile, once they can be', async () => {
     const copy = join(scratch, 'written');
     const weights = join(copy, 'model.safetensors');
     cpSync(random, copy, { recursive: true });
@@ -232,11 +232,31 @@ describe('models that are not used', () => {
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
       const client = clientOf(server);
       const expected = await stream(client, 'noise');
-      assert.equal((await fetch(`${admin}/admin/sleep`, { method: 'POST' })).status, 202);
-      await until(async () => (await (await fetch(`${admin}/admin/models`)).json()).models[0].residence === 'asleep', () => server.log);
+      const sleeps = async () => {
+        assert.equal((await fetch(`${admin}/admin/sleep`, { method: 'POST' })).status, 202);
+        await until(async () => (await (await fetch(`${admin}/admin/models`)).json()).models[0].residence === 'asleep', () => server.log);
+      };
+      await sleeps();
       truncateSync(weights, 1000);
-      await assert.rejects(stream(client, 'noise'), ({ status, message }) => status === 503 && /were written after they were opened, and cannot be opened again: /.test(message));
+      await assert.rejects(stream(client, 'noise'), ({ status, message }) => status === 503 && /were written or replaced after they were opened, and cannot be opened again: /.test(message));
       cpSync(join(random, 'model.safetensors'), weights);
+      assert.equal(await stream(client, 'noise'), expected);
+
+      // A directory, and then a file, takes the place of another one, which stays readable to those that have opened it.
+      await sleeps();
+      renameSync(copy, `${copy} before`);
+      writeRandomModel(copy, 2, (name, i) => name === 'lm_head.weight' ? (i * 7919) % 1000 / 1000 : undefined);
+      assert.notEqual(await stream(client, 'noise'), expected);
+      await sleeps();
+      renameSync(join(`${copy} before`, 'model.safetensors'), weights);
+      assert.equal(await stream(client, 'noise'), expected);
+      await sleeps();
+      renameSync(join(`${copy} before`, 'generation_config.json'), join(copy, 'other'));
+      cpSync(weights, join(copy, 'same'));
+      renameSync(join(copy, 'same'), weights);
+      writeFileSync(join(copy, 'generation_config.json'), '{"eos_token_id": 7}');
+      await assert.rejects(stream(client, 'noise'), ({ status, message }) => status === 503 && /has other defaults for generation now/.test(message));
+      renameSync(join(copy, 'other'), join(copy, 'generation_config.json'));
       assert.equal(await stream(client, 'noise'), expected);
     } finally {
       assert.equal(await server.stop(), 0, server.log);
@@ -297,6 +317,16 @@ describe('models that come and go', () => {
       await load;
       assert.ok(instrumented || resident.at(-1) < resident[1] + 24 * 2 ** 20, `grew: ${resident}`);
 
+      const registered = await deploy({ name: 'later', model: random, dtype: 'w8', max_model_len: 256, load: false });
+      assert.equal(registered.status, 202);
+      await becomes('later', 'asleep');
+      assert.equal((await find('later')).wake_seconds, null, 'it was never loaded');
+      assert.equal(await stream(client, 'later'), noise, 'a request wakes it');
+      assert.ok((await find('later')).wake_seconds > 0);
+      assert.ok((await find('story')).wake_seconds > 0);
+      await remove('later');
+      await becomes('later', undefined);
+
       assert.equal((await remove('story')).status, 409, 'it is the only one');
       assert.equal((await remove('third')).status, 404);
       assert.match((await deploy({ name: 'a', model: random, dtyp: 'w8' })).error.message, /'dtyp' is no flag of a model: did you mean dtype\?/);
@@ -307,6 +337,14 @@ describe('models that come and go', () => {
       assert.equal((await deploy({ name: 'a', model: '/nowhere/a' })).status, 202);
       await becomes('a', 'failed');
       assert.match((await find('a')).error, /\/nowhere\/a/);
+      const odd = join(scratch, 'odd');
+      cpSync(random, odd, { recursive: true });
+      rmSync(join(odd, 'tokenizer.json'));
+      assert.equal(spawnSync('mkfifo', [join(odd, 'tokenizer.json')]).status, 0);
+      for (const model of [odd, join(odd, 'tokenizer.json')]) {
+        assert.equal((await deploy({ name: 'a', model })).status, 202);
+        await until(async () => /tokenizer\.json is (not a regular file|one file of a model)/.test((await find('a'))?.error), () => server.log);
+      }
       assert.equal((await deploy({ name: 'b', model: 'org/never-pulled' })).status, 202);
       await becomes('b', 'failed');
       assert.match((await find('b')).error, /run protean pull org\/never-pulled/);
@@ -350,6 +388,9 @@ describe('work in the background', () => {
       assert.equal((await call('DELETE', 'profile')).status, 202);
       await until(async () => (await call('GET', 'profile')).state === 'cancelled', () => server.log);
       await call('POST', 'models', { name: 'begun', model: random });
+      let begun;
+      await until(async () => (begun = await found('begun'))?.progress?.of_steps > 0 || begun?.residence !== 'deploying', () => server.log);
+      assert.ok(begun.progress.steps > 0, JSON.stringify(begun));
       assert.equal((await call('DELETE', 'models?model=begun')).status, 202);
       await gone('begun');
 
@@ -432,6 +473,10 @@ describe('a file of models', () => {
     refused(['--model', `a=${builtin}`, '--model', `a=${random}`], /two models are named "a"/);
     refused(['--model', `a=${builtin}`, builtin], /protean serve takes MODEL or --model and --models, not both/);
     refused(['--model', `a=${builtin}`, '--served-model-name', 'b'], /--served-model-name b: several models/);
+    const two = ['--model', `a=${builtin}`, '--model', `b=${random}`, '--intent', 'min-cost'];
+    refused([...two, '--intent', 'c=min-memory'], /--intent c=min-memory: no model is named "c": the models are "a", "b"/);
+    refused([...two, '--intent', 'b=min-latancy'], /--intent b=min-latancy: intent min-latancy is unknown, did you mean min-latency\?/);
+    refused([...two, '--intent', 'min-memory'], /--intent min-cost and --intent min-memory are both for all models/);
   });
 
   it('names every model that cannot be served, and what would fit', () => {

@@ -139,7 +139,8 @@ json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns) {
     failed.push_back(
         json::object{{"replica", std::to_string(failure.replica.value)},
                      {"at", static_cast<double>(failure.at_ns + unix_offset_ns) / kNsPerS},
-                     {"reason", failure.why}});
+                     {"reason", failure.why},
+                     {"devices", json::array(failure.devices.begin(), failure.devices.end())}});
   }
   return {{"groups", std::move(groups)},
           {"out_of_service", std::move(failed)},

@@ -22,8 +22,9 @@ namespace protean {
 struct NotingLoader final : ModelLoader {
   void unload(std::size_t model) override { note("unload", model); }
   void load(std::size_t model) override { note("load", model); }
-  Status deploy(const std::string& name, const boost::json::object&) override {
-    asked.push_back("deploy " + name);
+  Status deploy(const std::string& name, const boost::json::object& fields, bool load) override {
+    asked.push_back((load ? "deploy " : "register ") + name);
+    fields_of_deploy = fields;
     return {};
   }
   void replace(std::size_t model, const IntentWish& wish) override {
@@ -34,15 +35,22 @@ struct NotingLoader final : ModelLoader {
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override {
     running.clear();
     may_move.clear();
+    output_tokens.clear();
     for (const ModelSample& sample : samples) {
       running.push_back(sample.running);
       may_move.push_back(sample.may_move);
+      output_tokens.push_back(sample.output_tokens);
     }
     return std::exchange(move, std::nullopt);
   }
   void morphed(std::size_t model, const Status& how) override {
     note(how.ok() ? "morphed" : "not morphed", model);
     why = how.ok() ? "" : how.error().message;
+  }
+  void forget_replacement(std::size_t model) override { note("forget replace", model); }
+  void lose(std::size_t model, const ReplicaFailure& failure) override {
+    note("lose", model);
+    why = failure.why;
   }
   void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
@@ -57,10 +65,12 @@ struct NotingLoader final : ModelLoader {
   std::vector<std::string> take() { return std::exchange(asked, {}); }
 
   std::vector<std::string> asked;
-  std::string why;              // a morph failed, the latest one
-  std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
-  std::vector<int> running;     // requests of the latest samples
-  std::vector<bool> may_move;   // of the latest samples
+  boost::json::object fields_of_deploy;  // of the latest one
+  std::string why;                       // a morph failed, the latest one
+  std::array<int, 3> wanted{};           // of the latest wish: batch, prompt and output tokens
+  std::vector<int> running;              // requests of the latest samples
+  std::vector<bool> may_move;            // of the latest samples
+  std::vector<int> output_tokens;
   std::optional<ModelToMove> move;
 };
 
@@ -79,12 +89,13 @@ struct ResidentsTest : ServiceTest {
     host->service.owner = host;
     return host;
   }
-  void deploy_other() {
+  void deploy_other(bool loaded = true) {
     ServedModel other = model();
     other.names = {"other"};
-    residents.deployed(std::make_shared<Host>(HostedModel{other, {}, other_inbox, nullptr}, "9.9",
-                                              environment(),
-                                              [](std::shared_ptr<Host>, OutputBatch) {}));
+    residents.deployed(
+        std::make_shared<Host>(HostedModel{other, {}, other_inbox, nullptr}, "9.9", environment(),
+                               [](std::shared_ptr<Host>, OutputBatch) {}),
+        loaded);
   }
   Service& serving() { return *residents.models().services().front(); }
   // Sends a request to what serves now, and keeps its answer.
@@ -137,6 +148,19 @@ struct ResidentsTest : ServiceTest {
     residents.changes(
         0, {FormWish{.layers = form.layer_precision, .rest_pages = 100}, "only weights change"});
   }
+  // The model is to be served by other engines, which take its requests over.
+  void hand_over() {
+    residents.planned(0, {"TP 2 x PP 1, bf16, KV bf16", estimates});
+    residents.changes(0, {.in_place = std::nullopt,
+                          .why = "devices share the model in another way",
+                          .hands_over = true});
+  }
+  ServedModel on_two_devices() {
+    ServedModel as = model();
+    as.max_model_len = 50;
+    as.form.form.group.push_back(whole_model(2, 1, DeviceId{1}));
+    return as;
+  }
   // The engine has layers at one precision and goes to another one.
   void show(Precision now, Precision wanted) {
     auto status = std::make_shared<FormStatus>(serving().model().form);
@@ -146,6 +170,12 @@ struct ResidentsTest : ServiceTest {
       status->wanted.layer_precision[i] = {wanted, wanted};
     }
     serving().deliver({.form = status});
+  }
+  // The devices of the model's only replica have failed, which has ended its requests.
+  void lose_devices() {
+    auto groups = std::make_shared<GroupsStatus>();
+    groups->failed.push_back({.replica = ReplicaId{0}, .why = "has lost memory", .devices = {0}});
+    serving().deliver({.groups = groups});
   }
   // Returns the id of the wish for a form that is in the inbox, and takes it; 0 if there is none.
   std::uint64_t asked_wish() {
