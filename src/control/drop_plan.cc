@@ -32,9 +32,11 @@ std::int64_t most_kv_bytes(const DropGroup& group, int layers) {
 
 // The merged group keeps the larger copy, which has the higher precision.
 DropGroup merged(const DropGroup& a, const DropGroup& b) {
+  const std::int64_t of_a = std::ssize(a.replicas);
+  const std::int64_t of_b = std::ssize(b.replicas);
   DropGroup both{.replicas = a.replicas,
                  .layer_bytes = std::max(a.layer_bytes, b.layer_bytes),
-                 .memory_bytes = std::min(a.memory_bytes, b.memory_bytes),
+                 .memory_bytes = (a.memory_bytes * of_a + b.memory_bytes * of_b) / (of_a + of_b),
                  .kv_bytes = a.kv_bytes + b.kv_bytes};
   both.replicas.insert(both.replicas.end(), b.replicas.begin(), b.replicas.end());
   return both;

@@ -11,15 +11,15 @@ namespace protean {
 struct DropGroup {
   std::vector<int> replicas;      // ids, in the order of stages
   std::int64_t layer_bytes = 0;   // weights of all layers, of which it has one copy
-  std::int64_t memory_bytes = 0;  // of each stage, for layers and KV; the least of them
+  std::int64_t memory_bytes = 0;  // of a stage on average, for layers and KV
   std::int64_t kv_bytes = 0;      // that it has now
 };
 
 // Two groups become one, which drops the smaller copy of the layers. `freed_bytes` is the KV that
 // the replicas gain by it: the whole copy if their layers divide among the stages without rest,
-// else less, because all stages have as many blocks as the one with the most layers. The embedding
-// matrix and LM head make no room for KV: the first and the last stage keep them. `into` has the
-// KV that its replicas had before.
+// else less, because all stages have as many blocks as the one with the most layers. Stages of
+// unequal memory count as if each had the mean of it. The embedding matrix and LM head make no room
+// for KV: the first and the last stage keep them. `into` has the KV that its replicas had before.
 struct DropMerge {
   DropGroup into;
   std::int64_t freed_bytes = 0;  // 0: the replicas gain nothing, or not yet

@@ -129,6 +129,13 @@ TEST(DropPlan, WhatAGroupGainsIsCountedFromTheKvThatThereIs) {
   EXPECT_EQ(plan_drop(groups, 1, 2).freed_bytes, kCopy + kCopy / 4);
 }
 
+// Stages divide layers by memory, so what one has more is not lost.
+TEST(DropPlan, StagesOfUnequalMemoryCountWithTheMeanOfIt) {
+  std::vector<DropGroup> groups = singles(2);
+  groups[1].memory_bytes = 5 * kCopy / 2;
+  EXPECT_EQ(full_plan(groups, 1, 2).freed_bytes, kCopy);
+}
+
 TEST(DropPlan, KeepsACopyInEachGroupAndEveryReplicaOnce) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 500; ++trial) {

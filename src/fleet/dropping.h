@@ -49,7 +49,7 @@ struct DropHolding {
   int stages = 1;                 // of its pipeline; 1: each of its devices has all layers
   int layers = 0;                 // of the model
   std::int64_t layer_bytes = 0;   // pages of the weights of all layers
-  std::int64_t memory_bytes = 0;  // of each stage, for layers and KV
+  std::int64_t memory_bytes = 0;  // of a stage on average, for layers and KV
 };
 
 // Returns the blocks that queued requests need beyond those that are free; less than 0 if some stay
