@@ -216,9 +216,6 @@ bool Succession::replace_failed(TimeNs now_ns) {
 void Succession::install(EngineState state, TimeNs now_ns) {
   EngineConfig& config = by_.engine;
   config.replica = ReplicaId{0};
-  if (config.morph) {
-    config.morph->ids_after = ++successions_ << 20;
-  }
   if (config.morph && state.form) {  // an operator's wishes were about the former form
     state.form->policy = {};
     state.form->policy.mode = config.morph->mode;

@@ -96,7 +96,6 @@ class Succession {
     std::vector<BlockId> lent;
   } copy_;
   std::uint64_t copies_total_ = 0;
-  std::uint64_t successions_ = 0;
   bool called_off_ = false;
   std::optional<Status> ended_;
   std::optional<TimeNs> timeout_ns_;

@@ -47,10 +47,18 @@ class SuccessionDevice : public Executor {
   void move_blocks(std::vector<BlockMove> moves) override { push(std::move(moves)); }
   void give_up() override {
     given_up = true;
+    for (const Work& what : work) {
+      if (const auto* copy = std::get_if<CopyIn>(&what)) {
+        copy->from->copied_.clear();
+      }
+    }
     work.clear();
   }
   void copy_in(CopyIn copy) {
     largest_copy = std::max(largest_copy, copy.blocks.size());
+    for (const BlockMove& move : copy.blocks) {
+      copy.from->copied_.insert(move.from);
+    }
     push(std::move(copy));
   }
 
@@ -79,9 +87,17 @@ class SuccessionDevice : public Executor {
   }
   What run(StepPlan& plan) {
     tokens += std::ssize(plan.tokens);
+    for (const SequenceSlice& slice : plan.slices) {
+      const int last = slice.first_position + slice.token_count - 1;
+      for (int i = slice.first_position / kGroupBlockTokens; i <= last / kGroupBlockTokens; ++i) {
+        EXPECT_FALSE(copied_.contains(plan.blocks[static_cast<std::size_t>(slice.block_begin + i)]))
+            << "a step writes to a block that is copied";
+      }
+    }
     return StepDone{kv_.compute(plan)};
   }
   What run(CopyIn& copy) {
+    copy.from->copied_.clear();
     for (const BlockMove& move : copy.blocks) {
       for (int layer = 0; layer < kGroupLayers; ++layer) {
         kv_.at(layer, move.to) = copy.from->kv_.at(layer, move.from);
@@ -107,6 +123,7 @@ class SuccessionDevice : public Executor {
   const PageBudget budget_;
   TokenKv kv_;
   std::map<MorphId, MorphStep> steps_;
+  std::set<BlockId> copied_;  // blocks that a copy in flight reads
 };
 
 struct SuccessionScene : KvExchange {
