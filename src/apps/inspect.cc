@@ -117,7 +117,12 @@ void print_sizing(const ModelSpec& spec, const Sizing& sizing) {
             format_bytes(kv_token_bytes(spec, sizing.form.kv.precision)),
             format_bytes(sizing.kv_bytes), sizing.form.kv.blocks * sizing.form.kv.block_tokens);
   print_row("max-model-len", "{} tokens", sizing.max_model_len);
-  print_row("form at start", "{}", to_string(sizing.form));
+  for (int replica = 0; replica < sizing.replicas(); ++replica) {
+    if (replica == 0 || !sizing.unequal.empty()) {
+      print_row(sizing.unequal.empty() ? "form at start" : fmt::format("replica {}", replica), "{}",
+                to_string(sizing_of(sizing, replica).form));
+    }
+  }
   for (std::size_t device = 0; device < sizing.cpus.size(); ++device) {
     print_row(sizing.cpus.size() == 1 ? "computes with" : fmt::format("device {}", device), "{}",
               to_string(sizing.cpus[device]));

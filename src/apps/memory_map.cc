@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -79,13 +79,20 @@ std::string holding_text(const Holding& holding, int shards) {
   return fmt::format("{}", fmt::join(held, ", "));
 }
 
-// Returns a text such as "  device 1", or "  devices 1, 3, 5" of three replicas, which are all
-// alike.
-std::string name_of(std::size_t device, const Sizing& sizing) {
+// Returns the pages that each device of a replica lacks because of what its replica lacks.
+std::int64_t lacking_of(const Sizing& sizing, int replica) {
+  return sizing.unequal.empty() ? 0
+                                : sizing.unequal[static_cast<std::size_t>(replica)].lacking_pages;
+}
+
+// Returns a text such as "  device 1", or "  devices 1, 3, 5" of three replicas that are alike.
+// `replica` is the first of these.
+std::string name_of(std::size_t device, const Sizing& sizing, int replica) {
   std::vector<std::size_t> numbers;
-  for (std::size_t number = device; number < sizing.devices.size();
-       number += sizing.form.group.size()) {
-    numbers.push_back(number);
+  for (int other = replica; other < sizing.replicas(); ++other) {
+    if (lacking_of(sizing, other) == lacking_of(sizing, replica)) {
+      numbers.push_back(static_cast<std::size_t>(other) * sizing.form.group.size() + device);
+    }
   }
   return fmt::format("  device{} {}", numbers.size() == 1 ? "" : "s", fmt::join(numbers, ", "));
 }
@@ -94,23 +101,12 @@ std::string line(std::string_view name, std::string_view text) {
   return fmt::format("{:<24}{}\n", name, text);
 }
 
-// Returns true if devices have different numbers of pages.
-bool lacks(const Form& form) {
-  return std::any_of(form.group.begin(), form.group.end(),
-                     [](const Holding& holding) { return holding.lacking_pages > 0; });
-}
-
-}  // namespace
-
-std::string memory_map(const ModelSpec& spec, const Sizing& sizing) {
+// Returns the rows of the devices of a replica.
+std::string rows_of(const ModelSpec& spec, const Sizing& sizing, int replica) {
   const PageBudget& budget = sizing.budget;
-  const Form& form = sizing.form;
-  std::string map =
-      line("memory map",
-           fmt::format("{}{} pages of {} a device: A attention, M MLP, E embedding "
-                       "matrix and LM head, K KV cache, . free",
-                       lacks(form) ? "up to " : "", budget.pages, format_bytes(budget.page_bytes)));
+  const Form form = sizing_of(sizing, replica).form;
   const std::vector<DevicePages> devices = pages_by_device(spec, form, budget.page_bytes);
+  std::string rows;
   for (std::size_t device = 0; device < devices.size(); ++device) {
     const std::int64_t all = budget.pages - form.group[device].lacking_pages;
     const auto kinds = kinds_of(devices[device], all);
@@ -118,9 +114,26 @@ std::string memory_map(const ModelSpec& spec, const Sizing& sizing) {
     for (const Kind& kind : kinds) {
       pages.push_back(fmt::format("{} {}", kind.name, kind.pages));
     }
-    map += line(sizing.devices.size() == 1 ? "" : name_of(device, sizing), row_of(kinds, all));
-    map += line("", fmt::format("{}: {} pages", holding_text(form.group[device], form.shards),
-                                fmt::join(pages, ", ")));
+    rows += line(sizing.devices.size() == 1 ? "" : name_of(device, sizing, replica),
+                 row_of(kinds, all));
+    rows += line("", fmt::format("{}: {} pages", holding_text(form.group[device], form.shards),
+                                 fmt::join(pages, ", ")));
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string memory_map(const ModelSpec& spec, const Sizing& sizing) {
+  const PageBudget& budget = sizing.budget;
+  std::string map =
+      line("memory map", fmt::format("{}{} pages of {} a device: A attention, M MLP, E embedding "
+                                     "matrix and LM head, K KV cache, . free",
+                                     lacking_pages(sizing) > 0 ? "up to " : "", budget.pages,
+                                     format_bytes(budget.page_bytes)));
+  std::set<std::int64_t> seen;
+  for (int replica = 0; replica < sizing.replicas(); ++replica) {
+    map += seen.insert(lacking_of(sizing, replica)).second ? rows_of(spec, sizing, replica) : "";
   }
   return map;
 }

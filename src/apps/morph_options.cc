@@ -326,13 +326,18 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
   if (may_morph) {
     model.ladder = *lower;
   }
-  // The longest sequence must fit the lowest form that the policy reaches.
+  // The longest sequence must fit the lowest form that the policy reaches. What only an operator
+  // could make room for counts if the length is given.
   const auto check = [&](Sizing& sizing) -> Status {
     const auto config = morph_config(options, spec, sizing, *lower);
-    if (!config.ok() || config->mode == MorphMode::kOff) {
-      return config.ok() ? Status() : config.error();
+    if (!config.ok()) {
+      return config.error();
     }
-    const Form lowest = form_path(config->bounds).back();
+    const bool off = config->mode == MorphMode::kOff;
+    if (off && !is_any_length(model)) {
+      return {};
+    }
+    const Form lowest = off ? sizing.form : form_path(config->bounds).back();
     return fit_length(model, spec, widest_kv_blocks(model, spec, sizing, lowest.kv.blocks), sizing);
   };
   const auto sizing =

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/configuration_list.h"
 #include "apps/renew_files.h"
 #include "apps/serve_intent.h"
 #include "apps/version.h"
@@ -112,6 +113,9 @@ void log_start(const OpenModel& model, bool of_several) {
   for (std::size_t device = 0; device < sizing.cpus.size(); ++device) {
     log::info("device {}: {}", device, to_string(sizing.cpus[device]));
   }
+  for (int replica = 0; replica < sizing.replicas() && !sizing.unequal.empty(); ++replica) {
+    log::info("replica {}: {}", replica, to_string(sizing_of(sizing, replica).form));
+  }
   for (const std::string& warning : sizing.warnings) {
     log::warning("{}{}", of_several ? name_of(model) + ": " : "", warning);
   }
@@ -129,22 +133,20 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
                                     const ModelFiles& files, const Machine& machine, int parts) {
   Machine share = machine;
   share.free_memory_bytes /= parts;
+  ModelOptions model = setting.model;
+  model.scales = setting.fleet.scale != "off";
+  model.equal_replicas = model.scales && setting.fleet.scale != "layers";  // by shards
   auto chosen =
-      choose_replica(setting.model, may_morph || has_policy(setting), setting.morph, files, share);
+      choose_replica(model, may_morph || has_policy(setting), setting.morph, files, share);
   if (chosen.ok() || parts == 1 || chosen.error().code != ErrorCode::kExhausted) {
     return chosen;
   }
-  return choose_replica(setting.model, may_morph || has_policy(setting), setting.morph, files,
-                        machine);
+  return choose_replica(model, may_morph || has_policy(setting), setting.morph, files, machine);
 }
 
 // Returns what devices have less than the one of the model that has most.
 std::int64_t lacking_bytes(const Sizing& sizing) {
-  std::int64_t pages = 0;
-  for (const Holding& holding : sizing.form.group) {
-    pages += holding.lacking_pages;
-  }
-  return pages * sizing.budget.page_bytes * sizing.replicas();
+  return lacking_pages(sizing) * sizing.budget.page_bytes;
 }
 
 // Returns the memory of a model among those on the same CPUs; null if it trades none. It may borrow
@@ -274,6 +276,8 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   const std::string intent = setting.intent.intent;
   HostedModel hosted{std::move(served), limits,       events, nullptr, intent,
                      sized->plan,       replica.turns};
+  hosted.configurations = configurations_of_files(asked.model.model, opened->checkpoint->spec(),
+                                                  asked.morph.variant_cache);
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
                    .plan = sized->plan,
@@ -391,6 +395,9 @@ Result<FormWish> in_place(const OpenModel& before, const OpenModel& after,
   }
   if (!same_cpus(before, after)) {
     return make_error(ErrorCode::kUnavailable, "it goes to other CPUs");
+  }
+  if (!now.sizing.unequal.empty() || !then.sizing.unequal.empty()) {
+    return make_error(ErrorCode::kUnavailable, "its replicas have unequal memory");
   }
   const PageBudget& pages = then.sizing.budget;
   auto wish = wish_in_place(now.morph->bounds, {.form = now.sizing.form, .longest = promised(now)},

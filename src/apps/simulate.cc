@@ -333,6 +333,8 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
 }
 
 int run_simulate(SimulateCommand& command) {
+  command.model.scales = command.fleet.scale != "off";
+  command.model.equal_replicas = true;
   auto bench = loadtest::plan_arrivals(command.load);
   if (!bench.ok()) {
     return exit_with(bench.error());

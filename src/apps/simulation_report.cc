@@ -54,6 +54,7 @@ json::object change_object(const RegroupRecord& change) {
           {"settled_s", loadtest::seconds(change.settled_ns)},
           {"done_s", loadtest::seconds(change.done_ns)},
           {"steps", change.steps},
+          {"steps_meanwhile", change.steps_meanwhile},
           {"blocks_moved", change.blocks_moved},
           {"kv_bytes", change.kv_bytes},
           {"weight_bytes", change.weight_bytes},

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -120,134 +118,6 @@ Status divide_layers(Holding& holding, int home, int homes) {
   return {};
 }
 
-// The layers [first, end).
-struct LayerRange {
-  int first = 0;
-  int end = 0;
-};
-
-// Gives the device these layers and no others. Of those that it lacks it gets the shards that it
-// has of its own.
-void hold_layers(Holding& holding, const LayerRange& range) {
-  const Holding::Layer own = *std::find_if(holding.layers.begin(), holding.layers.end(),
-                                           [](const auto& held) { return !held.empty(); });
-  for (int layer = 0; layer < static_cast<int>(holding.layers.size()); ++layer) {
-    Holding::Layer& held = holding.layers[static_cast<std::size_t>(layer)];
-    if (layer < range.first || layer >= range.end) {
-      held = {};
-    } else if (held.empty()) {
-      held = own;
-    }
-  }
-  drop_inner_embeddings(holding);
-}
-
-// Devices that hold the same layers of a home.
-struct StageRange {
-  LayerRange layers;
-  Copy devices;  // indices into the joined form
-};
-
-// Returns the stages of all homes; none if their devices do not divide layers alike.
-std::vector<StageRange> stages_of_homes(std::span<const Form> homes) {
-  std::vector<StageRange> all;
-  int devices = 0;
-  for (const Form& home : homes) {
-    int named = 0;
-    for (const Stage& stage : stages_of(home)) {
-      StageRange& added = all.emplace_back(StageRange{
-          .layers = {stage.first_layer, stage.first_layer + stage.layer_count}, .devices = {}});
-      for (const int device : stage.devices) {
-        added.devices.push_back(devices + device);
-        ++named;
-      }
-    }
-    devices += static_cast<int>(home.group.size());
-    const bool alike = std::all_of(all.begin(), all.end(), [&](const StageRange& stage) {
-      return stage.devices.size() == all.front().devices.size();
-    });
-    if (!alike || named != std::ssize(home.group)) {
-      return {};
-    }
-  }
-  return all;
-}
-
-// Returns the layers of each stage if the stages between these bounds are given to such as hold all
-// of them; nothing if that cannot be. A stage that holds fewer of the layers still to come goes
-// first, so that the others keep their choice.
-std::optional<std::vector<LayerRange>> order_within(std::span<const StageRange> stages,
-                                                    std::span<const int> bounds) {
-  std::vector<LayerRange> kept(stages.size());
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    const LayerRange next{bounds[i], bounds[i + 1]};
-    std::optional<std::size_t> best;
-    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-      const LayerRange& held = stages[stage].layers;
-      if (kept[stage].end == 0 && held.first <= next.first && held.end >= next.end &&
-          (!best || held.end < stages[*best].layers.end)) {
-        best = stage;
-      }
-    }
-    if (!best) {
-      return std::nullopt;
-    }
-    kept[*best] = next;
-  }
-  return kept;
-}
-
-// Returns the layers of each stage if the stages come in the order of the middles of what they
-// hold, so that they lack few of the layers between their bounds. The first one is the first stage
-// of a home, and the last one the last stage of a home, so both have the embeddings.
-std::vector<LayerRange> order_by_middle(std::span<const StageRange> stages,
-                                        std::span<const int> bounds) {
-  std::vector<std::size_t> order(stages.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, {}, [&](std::size_t stage) {
-    return stages[stage].layers.first + stages[stage].layers.end;
-  });
-  std::vector<LayerRange> given(stages.size());
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    given[order[i]] = {bounds[i], bounds[i + 1]};
-  }
-  return given;
-}
-
-// Returns how many layers the stages get that they do not hold.
-int layers_lacking(std::span<const StageRange> stages, std::span<const LayerRange> given) {
-  int lacking = 0;
-  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-    const LayerRange& held = stages[stage].layers;
-    const int kept =
-        std::min(held.end, given[stage].end) - std::max(held.first, given[stage].first);
-    lacking += given[stage].end - given[stage].first - std::max(kept, 0);
-  }
-  return lacking;
-}
-
-// Returns the layers of each stage so that all have equally many, or one more: such as it holds, if
-// that can be, else so that stages lack few.
-std::optional<std::vector<LayerRange>> balanced_order(std::span<const StageRange> stages,
-                                                      int layers) {
-  const int count = static_cast<int>(stages.size());
-  std::optional<std::vector<LayerRange>> best;
-  for (int shift = 0; shift < count && count <= layers; ++shift) {
-    std::vector<int> bounds;
-    for (int i = 0; i <= count; ++i) {
-      bounds.push_back((i * layers + shift) / count);
-    }
-    if (auto order = order_within(stages, bounds)) {
-      return order;
-    }
-    std::vector<LayerRange> given = order_by_middle(stages, bounds);
-    if (!best || layers_lacking(stages, given) < layers_lacking(stages, *best)) {
-      best = std::move(given);
-    }
-  }
-  return best;
-}
-
 std::vector<HoldShards> steps_between(const Form& from, const Form& to) {
   const bool fetches = shards_held(to) > shards_held(from);
   std::vector<Held> order = dropping_order(fetches ? from : to);
@@ -352,13 +222,23 @@ std::int64_t fewer_blocks(const ModelSpec& spec, Form form, const HoldShards& ho
 
 }  // namespace
 
+bool of_equal_devices(std::span<const Form> homes) {
+  const auto as_first = [](const Holding& a, const Holding& b) {
+    return a.lacking_pages == b.lacking_pages;
+  };
+  return std::all_of(homes.begin(), homes.end(), [&](const Form& home) {
+    return std::ranges::equal(home.group, homes.front().group, as_first);
+  });
+}
+
 Form joined_form(std::span<const Form> homes) {
   Form joined = homes.front();
   joined.group.clear();
   joined.kv.blocks = 0;
-  const bool equal = std::all_of(homes.begin(), homes.end(), [&](const Form& home) {
-    return home.kv.blocks == homes.front().kv.blocks;
-  });
+  const bool equal =
+      of_equal_devices(homes) && std::all_of(homes.begin(), homes.end(), [&](const Form& home) {
+        return home.kv.blocks == homes.front().kv.blocks;
+      });
   for (const Form& home : homes) {
     joined.kv.blocks += home.kv.blocks;
     for (const Holding& holding : home.group) {
@@ -372,25 +252,6 @@ Form joined_form(std::span<const Form> homes) {
 
 Form joined_form(const Form& home, int homes) {
   return joined_form(std::vector<Form>(static_cast<std::size_t>(homes), home));
-}
-
-Result<Form> rebalanced_form(std::span<const Form> homes) {
-  Form form = joined_form(homes);
-  const std::vector<StageRange> stages = stages_of_homes(homes);
-  const int layers = static_cast<int>(form.layer_precision.size());
-  const auto order = stages.empty() ? std::nullopt : balanced_order(stages, layers);
-  if (!order) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "these replicas cannot become stages that divide {} layers evenly: split "
-                      "groups into replicas first",
-                      layers);
-  }
-  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-    for (const int device : stages[stage].devices) {
-      hold_layers(form.group[static_cast<std::size_t>(device)], (*order)[stage]);
-    }
-  }
-  return form;
 }
 
 Result<Form> divided_form(const Form& home, int homes, GroupBy by) {
@@ -411,7 +272,7 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
                            const PageBudget& budget) {
   const bool fetches = shards_held(to) > shards_held(from);
   std::vector<HoldShards> steps = steps_between(from, to);
-  if (from.group.front().home_blocks > 0) {  // unequal pipelines, which exchange unequal KV
+  if (from.group.front().home_blocks > 0) {  // unequal pipelines
     steps = fitting_order(spec, fetches ? to : from,
                           fetches ? steps_between(to, from) : std::move(steps), budget);
     steps = fetches ? reversed(to, std::move(steps)) : std::move(steps);
@@ -430,7 +291,7 @@ Result<Morph> plan_regroup(const ModelSpec& spec, const Form& from, const Form& 
 
 Result<Form> rebalanced_form_in(const ModelSpec& spec, std::span<const Form> homes,
                                 const PageBudget& budget) {
-  Result<Form> wide = rebalanced_form(homes);
+  Result<Form> wide = rebalanced_form(spec, homes, budget);
   if (!wide.ok()) {
     return wide;
   }

@@ -12,6 +12,9 @@
 
 namespace protean {
 
+// Returns true if each home has equally many devices, with as many pages as those of the others.
+bool of_equal_devices(std::span<const Form> homes);
+
 // Returns the form of replicas whose devices have joined: the devices of the first replica, then
 // those of the second. Each replica's copy stays whole.
 Form joined_form(std::span<const Form> homes);
@@ -24,12 +27,15 @@ Form joined_form(const Form& home, int homes);
 // embeddings. Fails with kInvalidArgument if a device has fewer shards or layers than replicas.
 Result<Form> divided_form(const Form& home, int homes, GroupBy by);
 
-// Returns the form of joined pipelines of unequal length that have dropped all but one copy; a
-// replica alone is a pipeline of one stage. Stages have equally many layers, or one more. Each
-// keeps layers that it has, so no weights move (KunServe section 4.1); if there is no such
-// division, the stages lack few layers, which their devices fetch. Fails with kInvalidArgument if
-// there are more stages than layers, or if the devices of the replicas do not divide layers alike.
-Result<Form> rebalanced_form(std::span<const Form> homes);
+// Returns the form of joined pipelines of unequal devices that have dropped all but one copy; a
+// replica alone is a pipeline of one stage. On devices of equal memory, stages have equally many
+// layers, or one more. Each keeps layers that it has, so no weights move (KunServe section 4.1); if
+// there is no such division, the stages lack few layers, which their devices fetch. On devices of
+// unequal memory, stages have the layers with which the KV cache holds the most blocks. Fails with
+// kInvalidArgument if there are more stages than layers, if the devices of the replicas do not
+// divide layers alike, or if no layers leave memory for KV.
+Result<Form> rebalanced_form(const ModelSpec& spec, std::span<const Form> homes,
+                             const PageBudget& budget);
 
 // Returns the HoldShards steps between two forms of the same devices, of which every prefix is
 // legal and fits the pages of each device. A step that drops shards comes early if it moves no KV:

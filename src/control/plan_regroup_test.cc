@@ -180,7 +180,7 @@ TEST(Rebalance, PipelinesOfUnequalLengthBecomeOneOfEvenStages) {
     for (const int layers : {2 * devices, 3 * devices, 4 * devices}) {
       SCOPED_TRACE(fmt::format("{} and {} stages, {} layers", stages[0], stages[1], layers));
       const FullPipelines full(layers, stages);
-      const Form wide = rebalanced_form(full.homes).value();
+      const Form wide = rebalanced_form(full.spec, full.homes, full.budget).value();
       const Form joined = joined_form(full.homes);
       expect_even(wide);
       if (layers == 4 * devices) {  // else, layers being whole, stages may have to fetch some
@@ -229,6 +229,90 @@ TEST(Rebalance, AChangeThatTurnsHasTheWayBack) {
   }
 }
 
+// Homes whose KV takes all pages of their device. The first `small` of them have memory for less.
+FullPipelines of_unequal_memory(int layers, int homes, int small) {
+  FullPipelines full(layers, {});
+  const Form most = replica_of(full.spec, 200);
+  full.budget = exactly(full.spec, most);
+  for (int i = 0; i < homes; ++i) {
+    Form& home = full.homes.emplace_back(replica_of(full.spec, i < small ? 40 : 200));
+    home.group.front().lacking_pages = full.budget.pages - form_pages(full.spec, home, kPageBytes);
+  }
+  return full;
+}
+
+// Returns the most KV blocks of a group on these devices.
+std::int64_t most_blocks(const FullPipelines& full, const Form& wide) {
+  return kv_blocks_beside(full.spec, wide, full.budget.pages, kPageBytes);
+}
+
+TEST(Rebalance, StagesOfUnequalMemoryHaveTheLayersThatLeaveMostKv) {
+  for (const auto& [homes, small] : std::vector<std::pair<int, int>>{{2, 1}, {3, 1}, {3, 2}}) {
+    SCOPED_TRACE(fmt::format("{} replicas, {} small ones", homes, small));
+    FullPipelines full = of_unequal_memory(24, homes, small);
+    for (const bool reversed : {false, true}) {
+      if (reversed) {
+        std::ranges::reverse(full.homes);
+      }
+      const Form joined = joined_form(full.homes);
+      const Result<Form> wide = rebalanced_form_in(full.spec, full.homes, full.budget);
+      ASSERT_TRUE(wide.ok()) << wide.error().message;
+      expect_legal(full, joined, *wide);
+      expect_legal(full, *wide, joined);
+      EXPECT_EQ(layers_fetched(joined, *wide), 0);
+      EXPECT_EQ(std::ssize(stages_of(*wide)), homes);
+      EXPECT_GE(most_blocks(full, *wide), joined.kv.blocks);
+      const std::size_t last = full.homes.size() - 1;
+      EXPECT_LT(layers_of(wide->group[reversed ? last : 0]),
+                layers_of(wide->group[reversed ? 0 : last]));
+      // Any other division of the layers among two stages leaves less.
+      for (int first = 1; homes == 2 && first < 24; ++first) {
+        Form other = *wide;
+        for (int layer = 0; layer < 24; ++layer) {
+          other.group[layer < first ? 0 : 1].layers[static_cast<std::size_t>(layer)] =
+              joined.group.front().layers.front();
+          other.group[layer < first ? 1 : 0].layers[static_cast<std::size_t>(layer)] = {};
+        }
+        EXPECT_LE(most_blocks(full, other), most_blocks(full, *wide)) << first;
+      }
+    }
+  }
+}
+
+// A turn at any step has both ways from there.
+TEST(Rebalance, AChangeOfUnequalMemoryThatTurnsHasTheWayBack) {
+  const FullPipelines full = of_unequal_memory(8, 2, 1);
+  const Form joined = joined_form(full.homes);
+  const Form wide = rebalanced_form_in(full.spec, full.homes, full.budget).value();
+  const Morph there = plan_regroup(full.spec, joined, wide, full.budget).value();
+  Form form = joined;
+  for (const MorphStep& step : there.steps) {
+    form = after(std::move(form), step);
+    EXPECT_TRUE(plan_regroup(full.spec, form, wide, full.budget).ok());
+    EXPECT_TRUE(plan_regroup(full.spec, form, joined, full.budget).ok());
+  }
+}
+
+// Homes count as unequal by their devices, not by their KV alone, which may be equal by chance.
+TEST(Rebalance, UnequalPipelinesWithEqualKvPlanTheirWayLikeOthers) {
+  FullPipelines full(24, {1, 2});
+  full.homes.back().kv.blocks = full.homes.front().kv.blocks;
+  EXPECT_FALSE(of_equal_devices(full.homes));
+  const Form joined = joined_form(full.homes);
+  for (const Holding& holding : joined.group) {
+    EXPECT_EQ(holding.home_blocks, full.homes.front().kv.blocks);
+  }
+  const Form wide = rebalanced_form_in(full.spec, full.homes, full.budget).value();
+  expect_legal(full, joined, wide);
+  expect_legal(full, wide, joined);
+  FullPipelines equal = of_unequal_memory(8, 2, 0);
+  EXPECT_TRUE(of_equal_devices(equal.homes));
+  EXPECT_EQ(joined_form(equal.homes).group.front().home_blocks, 0);
+  equal.homes.back().kv.blocks /= 2;
+  EXPECT_TRUE(of_equal_devices(equal.homes));
+  EXPECT_EQ(joined_form(equal.homes).group.front().home_blocks, equal.homes.front().kv.blocks);
+}
+
 // The middle third of a pipeline of three holds none of four quarters: it fetches what it lacks,
 // less than a pipeline that parts first. KV stays, although it takes all pages.
 TEST(Rebalance, AStageFetchesLayersThatItLacks) {
@@ -260,12 +344,13 @@ TEST(Rebalance, RandomPipelinesHaveOneCopyOfEachLayer) {
     const int devices = std::accumulate(stages.begin(), stages.end(), 0);
     const int layers = devices + static_cast<int>(random() % 60);
     SCOPED_TRACE(fmt::format("{} stages, {} layers", fmt::join(stages, " and "), layers));
-    const Form replica = replica_of(small_model(layers), 40);
+    const ModelSpec spec = small_model(layers);
+    const Form replica = replica_of(spec, 40);
     std::vector<Form> homes;
     for (const int count : stages) {
       homes.push_back(divided_form(replica, count, GroupBy::kLayers).value());
     }
-    const Form wide = rebalanced_form(homes).value();
+    const Form wide = rebalanced_form(spec, homes, exactly(spec, replica)).value();
     EXPECT_EQ(wide.kv.blocks, 40 * devices);
     const std::vector<Stage> all = stages_of(wide);
     ASSERT_EQ(std::ssize(all), devices);
@@ -283,7 +368,7 @@ TEST(Rebalance, RandomPipelinesHaveOneCopyOfEachLayer) {
 
 TEST(Rebalance, FailsIfThereAreMoreStagesThanLayers) {
   const FullPipelines full(3, {1, 3});
-  const Result<Form> wide = rebalanced_form(full.homes);
+  const Result<Form> wide = rebalanced_form(full.spec, full.homes, full.budget);
   ASSERT_FALSE(wide.ok());
   EXPECT_EQ(wide.error().code, ErrorCode::kInvalidArgument);
 }

@@ -6,7 +6,8 @@
 namespace protean {
 namespace {
 
-constexpr int kLooksPerTimeout = 4;
+// Devices are late by at most one look, which is short next to the timeout.
+constexpr int kLooksPerTimeout = 16;
 
 bool share_one(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
   return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();

@@ -17,7 +17,7 @@ TEST(DeviceWatch, ADeviceThatEndsNothingIsLateUnlessTheWholeProcessWasStopped) {
   GroupSink sink;
   const Form form = group_form(24);
   const PageBudget budget = GroupScene::budget_of(form);
-  GroupedDevices devices(2, 24, form, budget);
+  GroupedDevices devices({form, form}, budget);
   std::vector<Station> stations(2);
   const std::vector<Observation> seen(2);
   const Grouping grouping({.spec = group_spec(), .budget = budget, .form = form}, stations, sink);
@@ -36,7 +36,7 @@ TEST(DeviceWatch, ADeviceThatEndsNothingIsLateUnlessTheWholeProcessWasStopped) {
   request.prompt.assign(8, 7);
   request.max_tokens = 4;
   stations[0].engine->handle({0, Arrival{request}});
-  EXPECT_EQ(watch.look_within_ns(), kTimeout / 4);
+  EXPECT_LE(watch.look_within_ns(), kTimeout / 16) << "no failure is noticed much later";
   EXPECT_TRUE(watch.late_steps(0, 0, 0).empty());
   EXPECT_TRUE(watch.late_steps(0, 1, kTimeout - 1).empty());
   EXPECT_TRUE(watch.late_steps(0, kTimeout, 2 * kTimeout).empty()) << "the process was stopped";

@@ -122,7 +122,9 @@ std::optional<GroupWish> choose_drop(std::span<const DropCandidate> candidates,
         kind.groups.empty() ? replicas : std::min(kind.fewest_replicas, replicas);
     kind.groups.push_back({.replicas = std::vector<int>(static_cast<std::size_t>(holding.stages),
                                                         static_cast<int>(holding.candidate)),
-                           .layer_bytes = holding.layer_bytes});
+                           .layer_bytes = holding.layer_bytes,
+                           .memory_bytes = holding.memory_bytes,
+                           .kv_bytes = candidates[holding.candidate].kv_blocks * block_bytes});
   }
   std::vector<const Kind*> kinds;
   for (const auto& [number, kind] : by_kind) {

@@ -44,11 +44,12 @@ struct DropCandidate {
 
 // What the devices of a settled candidate hold.
 struct DropHolding {
-  std::size_t candidate = 0;     // index
-  int kind = 0;                  // equal for those that may become one group
-  int stages = 1;                // of its pipeline; 1: each of its devices has all layers
-  int layers = 0;                // of the model
-  std::int64_t layer_bytes = 0;  // weights of all layers
+  std::size_t candidate = 0;      // index
+  int kind = 0;                   // equal for those that may become one group
+  int stages = 1;                 // of its pipeline; 1: each of its devices has all layers
+  int layers = 0;                 // of the model
+  std::int64_t layer_bytes = 0;   // weights of all layers
+  std::int64_t memory_bytes = 0;  // of each stage, for layers and KV
 };
 
 // Returns the blocks that queued requests need beyond those that are free; less than 0 if some stay

@@ -237,6 +237,26 @@ TEST(Failures, ARequestThatWaitsForTheGroupOfAFailedReplicaGoesToAnother) {
   }
 }
 
+TEST(Failures, ARequestThatNeedsTheGroupOfAFailedReplicaIsRefusedWithTheReason) {
+  GroupScene::Options options = options_of(2);
+  options.scale = ScalePolicy::kPaper;
+  GroupScene scene(options);
+  scene.arrive(1, 20, 30);
+  scene.work(0);
+  scene.devices.hang(ReplicaId{0});
+  settle_with_time(scene);
+  scene.arrive(2, 120, 10);
+  const auto& refused = scene.sink.seen.at(RequestId{2}).refused;
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->code, ErrorCode::kUnavailable);
+  EXPECT_EQ(refused->message,
+            "the request needs a group of replicas, and replica 0 is out of service: it has not "
+            "answered for 10 s. Start the server again");
+  scene.arrive(3, 20, 5);
+  settle_with_time(scene);
+  EXPECT_EQ(scene.sink.seen.at(RequestId{3}).tokens.size(), 5U);
+}
+
 TEST(Failures, ASlowCopyBlamesNoDevice) {
   GroupScene scene(options_of(2));
   ASSERT_TRUE(scene.want({{0, 1}}).ok());

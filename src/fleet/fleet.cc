@@ -203,6 +203,16 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
           stations_[candidates_.replicas[i]].engine->prospect(arrival.request, now_ns);
     }
     if (scaling_.forms_groups()) {
+      if (const auto failed = scaling_.failed_but_needed(arrival.request)) {
+        refuse(
+            arrival.request.id,
+            make_error(ErrorCode::kUnavailable,
+                       "the request needs a group of replicas, and replica {} is out of service: "
+                       "it {}. Start the server again",
+                       failed->value, stations_[index_of(*failed)].failure),
+            now_ns);
+        return;
+      }
       if (scaling_.must_wait(arrival.request, candidates_, !held_.empty())) {
         keep_waiting(arrival, std::nullopt, now_ns);
         return;

@@ -3,6 +3,7 @@
 #include "fleet/group_dropping.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "control/plan_regroup.h"
@@ -13,12 +14,23 @@ namespace {
 
 constexpr const char* kLacksKv = "queued requests lack KV";
 
-// Returns true if pipelines of these forms may become one although they are of unequal length.
+// Returns true if pipelines of these forms may become one although they have unequal devices.
 bool may_rebalance(const Form& a, const Form& b) {
   const auto width = [](const Form& form) { return stages_of(form).front().devices.size(); };
   return equally_precise(a, b) && a.kv.precision == b.kv.precision &&
          a.kv.block_tokens == b.kv.block_tokens && width(a) == width(b) &&
-         a.group.size() != b.group.size();
+         !of_equal_devices(std::array{a, b});
+}
+
+// Returns the memory for layers and KV that each of so many stages has on average.
+std::int64_t stage_bytes(const GroupConfig& config, const Form& form, int stages) {
+  const PageBudget& budget = config.budget;
+  std::int64_t pages = 0;
+  for (const Holding& holding : form.group) {
+    pages += budget.pages - budget.reserve - holding.lacking_pages;
+  }
+  return pages / stages * budget.page_bytes -
+         component_bytes(config.spec, Component::kEmbeddings, form.embeddings);
 }
 
 }  // namespace
@@ -34,8 +46,10 @@ GroupDropping::Outcome GroupDropping::drop_or_restore(bool may_ask, TimeNs now_n
   }
   if (lacks) {
     // As the plan says, or if stages cannot be rebalanced so, of candidates of equal size.
-    const bool begun = drop_copies(all, true, now_ns) || drop_copies(all, false, now_ns);
-    return begun ? Outcome::kAsked : Outcome::kRefused;
+    const Outcome first = drop_copies(all, true, now_ns);
+    const Outcome second =
+        first == Outcome::kAsked ? Outcome::kNothingToAsk : drop_copies(all, false, now_ns);
+    return second == Outcome::kNothingToAsk ? first : second;
   }
   if (grouping_.config().restores) {
     restore(std::move(all), now_ns);
@@ -142,13 +156,14 @@ std::vector<DropHolding> GroupDropping::holdings(std::span<const DropCandidate> 
       });
     });
     const auto kind = same - kinds.begin();
-    const bool by_layers = candidates[i].by_layers;
+    const int stages = candidates[i].by_layers ? static_cast<int>(stages_of(form).size()) : 1;
     held.push_back({.candidate = i,
                     .kind = static_cast<int>(kind),
-                    .stages = by_layers ? static_cast<int>(stages_of(form).size()) : 1,
+                    .stages = stages,
                     .layers = spec.layers,
                     .layer_bytes = weight_bytes(spec, form) -
-                                   component_bytes(spec, Component::kEmbeddings, form.embeddings)});
+                                   component_bytes(spec, Component::kEmbeddings, form.embeddings),
+                    .memory_bytes = stage_bytes(grouping_.config(), form, stages)});
     if (kind == std::ssize(kinds)) {
       kinds.emplace_back();
     }
@@ -160,21 +175,23 @@ std::vector<DropHolding> GroupDropping::holdings(std::span<const DropCandidate> 
   return held;
 }
 
-// Forms groups by layers that drop what queued requests lack. Returns false if none can form that
-// was planned, or of equal ones, if none is planned.
-bool GroupDropping::drop_copies(std::span<const DropCandidate> candidates, bool unequal,
-                                TimeNs now_ns) {
+// Forms groups by layers that drop what queued requests lack.
+GroupDropping::Outcome GroupDropping::drop_copies(std::span<const DropCandidate> candidates,
+                                                  bool unequal, TimeNs now_ns) {
   const GroupConfig& config = grouping_.config();
   const auto drop = choose_drop(candidates, holdings(candidates, unequal),
                                 kv_block_bytes(config.spec, config.form.kv));
-  bool some = !drop && unequal;
-  for (const auto& group : drop ? drop->groups : std::vector<std::vector<ReplicaId>>()) {
-    const GroupWish one{.groups = {group}, .by = GroupBy::kLayers};
-    const bool begins =
-        grouping_.join_at_once(group) && grouping_.want(one, kLacksKv, false, now_ns).ok();
-    some = begins || some;
+  if (!drop) {
+    return Outcome::kNothingToAsk;
   }
-  return some;
+  Outcome outcome = Outcome::kRefused;
+  for (const auto& group : drop->groups) {
+    const GroupWish one{.groups = {group}, .by = GroupBy::kLayers};
+    if (grouping_.join_at_once(group) && grouping_.want(one, kLacksKv, false, now_ns).ok()) {
+      outcome = Outcome::kAsked;
+    }
+  }
+  return outcome;
 }
 
 // Keeps groups that wait for room in their replicas. Returns false if there are none.

@@ -47,7 +47,7 @@ class GroupDropping {
   }
   std::vector<DropCandidate> candidates() const;
   std::vector<DropHolding> holdings(std::span<const DropCandidate> candidates, bool unequal) const;
-  bool drop_copies(std::span<const DropCandidate> candidates, bool unequal, TimeNs now_ns);
+  Outcome drop_copies(std::span<const DropCandidate> candidates, bool unequal, TimeNs now_ns);
   bool keep_dropped(TimeNs now_ns);
   void restore(std::vector<DropCandidate> all, TimeNs now_ns);
 

@@ -46,7 +46,7 @@ struct DroppingScene {
   GroupSink sink;
   Form form = group_form(kDroppingBlocks);
   PageBudget budget = GroupScene::budget_of(form);
-  GroupedDevices devices{4, kDroppingBlocks, form, budget};
+  GroupedDevices devices{std::vector(4, form), budget};
   std::vector<Station> stations{4};
   std::vector<Observation> seen{4};
   Grouping grouping;

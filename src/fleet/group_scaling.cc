@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <utility>
 
 #include "control/plan_regroup.h"
@@ -79,6 +80,20 @@ int GroupScaling::longest_tokens() const {
 bool GroupScaling::could_grow_for(const Request& request) const {
   const std::int64_t tokens = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
   return tokens <= longest_tokens() && blocks_needed(request) <= blocks_of_.back();
+}
+
+std::optional<ReplicaId> GroupScaling::failed_but_needed(const Request& request) const {
+  const auto has_failed = [](const Station& station) { return !station.failure.empty(); };
+  const auto failed = std::ranges::find_if(stations_, has_failed);
+  const auto work =
+      static_cast<std::size_t>(std::ranges::count_if(stations_, std::not_fn(has_failed)));
+  if (failed == stations_.end() || work == 0 || !could_grow_for(request)) {
+    return std::nullopt;
+  }
+  const std::size_t power = std::min<std::size_t>(std::bit_width(work), blocks_of_.size()) - 1;
+  return blocks_needed(request) > blocks_of_[power]
+             ? std::optional(ReplicaId{static_cast<std::int32_t>(failed - stations_.begin())})
+             : std::nullopt;
 }
 
 bool GroupScaling::queues_behind(std::int64_t blocks) const {

@@ -35,6 +35,9 @@ class GroupScaling {
   std::int64_t blocks_needed(const HeldRequest& held) const;
   // Returns true if a group could hold the request.
   bool could_grow_for(const Request& request) const;
+  // Returns a replica whose devices have failed, if a group could hold the request with it and none
+  // can without.
+  std::optional<ReplicaId> failed_but_needed(const Request& request) const;
   // Returns true if a held request waits behind another. Groups by layers do not grow: those that a
   // stream of long requests keeps in use would never part for a longer request.
   bool queues_behind(const HeldRequest& held) const { return queues_behind(blocks_needed(held)); }

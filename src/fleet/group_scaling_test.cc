@@ -45,7 +45,7 @@ struct ScalingScene {
   GroupSink sink;
   Form form = group_form(24);
   PageBudget budget = GroupScene::budget_of(form);
-  GroupedDevices devices{kReplicas, 24, form, budget};
+  GroupedDevices devices{std::vector(kReplicas, form), budget};
   std::vector<Station> stations{kReplicas};
   std::vector<Observation> seen{kReplicas};
   Grouping grouping;

@@ -91,7 +91,8 @@ struct GroupScene {
   struct Options {
     int replicas = 2;
     std::int64_t blocks = 24;
-    bool morphs = true;  // engines have a form that may change
+    std::vector<std::int64_t> own_blocks = {};  // by replica, of those whose memory holds fewer
+    bool morphs = true;                         // engines have a form that may change
     int steps_at_once = 1;
     ScalePolicy scale = ScalePolicy::kOff;
     DropPolicy drop = DropPolicy::kOff;
@@ -101,12 +102,13 @@ struct GroupScene {
   };
   explicit GroupScene(int replicas) : GroupScene(Options{.replicas = replicas}) {}
   explicit GroupScene(const Options& options)
-      : form(group_form(options.blocks)),
-        budget(budget_of(form)),
-        devices(options.replicas, options.blocks, form, budget) {
+      : form(forms_of(options).front()),
+        budget(budget_of(group_form(options.blocks))),
+        devices(forms_of(options), budget) {
+    const std::vector<Form> forms = forms_of(options);
     std::vector<Member> members;
     for (int replica = 0; replica < options.replicas; ++replica) {
-      EngineConfig engine = engine_of(options, form);
+      EngineConfig engine = engine_of(options, forms[static_cast<std::size_t>(replica)]);
       if (engine.morph) {  // the devices know steps by their ids alone
         engine.morph->ids_after = static_cast<std::uint64_t>(replica) << 16;
       }
@@ -119,7 +121,7 @@ struct GroupScene {
                                     GroupConfig{.devices = &devices,
                                                 .spec = group_spec(),
                                                 .budget = budget,
-                                                .form = form,
+                                                .form = least_of(forms),
                                                 .wide_engine = wide,
                                                 .steps_at_once = options.steps_at_once,
                                                 .scale = options.scale,
@@ -135,6 +137,18 @@ struct GroupScene {
       bounds.ladder.push_back(Precision::kBf16);
     }
     return config;
+  }
+  static std::vector<Form> forms_of(const Options& options) {
+    const Form most = group_form(options.blocks);
+    std::vector<Form> forms(static_cast<std::size_t>(options.replicas), most);
+    for (std::size_t i = 0; i < options.own_blocks.size(); ++i) {
+      forms[i] = group_form(options.own_blocks[i]);
+      forms[i].group.front().lacking_pages = budget_of(most).pages - budget_of(forms[i]).pages;
+    }
+    return forms;
+  }
+  static Form least_of(const std::vector<Form>& forms) {
+    return *std::ranges::min_element(forms, {}, [](const Form& one) { return one.kv.blocks; });
   }
   static PageBudget budget_of(const Form& form) {
     PageBudget budget{.page_bytes = 4096};

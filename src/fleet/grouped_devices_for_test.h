@@ -56,11 +56,12 @@ class GroupedDevices : public DeviceGroups, public KvExchange, public GroupedWor
     const ReplicaId replica_;
   };
 
-  GroupedDevices(int replicas, std::int64_t blocks, const Form& form, const PageBudget& budget)
-      : budget_(budget), queues_(static_cast<std::size_t>(replicas)) {
-    for (std::int32_t replica = 0; replica < replicas; ++replica) {
-      executors_.push_back(std::make_unique<ReplicaExecutor>(*this, ReplicaId{replica}));
-      homes_[ReplicaId{replica}] = {TokenKv(blocks), form};
+  GroupedDevices(const std::vector<Form>& forms, const PageBudget& budget)
+      : budget_(budget), queues_(forms.size()) {
+    for (const Form& form : forms) {
+      const ReplicaId replica{static_cast<std::int32_t>(executors_.size())};
+      executors_.push_back(std::make_unique<ReplicaExecutor>(*this, replica));
+      homes_[replica] = {TokenKv(form.kv.blocks), form};
     }
   }
 

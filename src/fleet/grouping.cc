@@ -131,7 +131,7 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
     for (const Replicas* group : inside) {
       change.homes.push_back(group->front());
     }
-    if (rebalances(shapes, change)) {
+    if (const auto shape = rebalances(shapes, change); shape && shape->ok()) {
       return change;
     }
     for (const Replicas* group : inside) {
@@ -164,8 +164,9 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     }
     return Regroup{change.homes, change.by, false, *std::move(morph)};
   }
-  if (rebalances(shapes, change)) {
-    return look_ahead_rebalanced(change, shapes);
+  if (auto rebalanced = rebalances(shapes, change)) {
+    return rebalanced->ok() ? look_ahead_rebalanced(change, **std::move(rebalanced), shapes)
+                            : Result<Regroup>(refused("{}", rebalanced->error().message));
   }
   Shape shape{.homes = change.homes,
               .by = change.by,

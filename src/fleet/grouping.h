@@ -161,8 +161,8 @@ class Grouping {
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
   bool keeps_kv(const Shapes& shapes, const Change& change) const;
   std::vector<Form> forms_now(const Shapes& shapes, const Replicas& homes) const;
-  bool rebalances(const Shapes& shapes, const Change& change) const;
-  Regroup look_ahead_rebalanced(const Change& change, Shapes& shapes) const;
+  std::optional<Result<Shape>> rebalances(const Shapes& shapes, const Change& change) const;
+  Regroup look_ahead_rebalanced(const Change& change, Shape shape, Shapes& shapes) const;
   Status check_shrink(Shape shape) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;

@@ -50,17 +50,17 @@ std::vector<Form> Grouping::forms_now(const Shapes& shapes, const Replicas& home
   return forms;
 }
 
-// Returns true if pipelines of unequal length become one as they are.
-bool Grouping::rebalances(const Shapes& shapes, const Change& change) const {
-  if (change.by != GroupBy::kLayers) {
-    return false;
-  }
+// Returns what pipelines of unequal length or memory become as they are, or why they cannot;
+// nothing if the homes have equal devices.
+std::optional<Result<GroupShape>> Grouping::rebalances(const Shapes& shapes,
+                                                       const Change& change) const {
   std::vector<Form> forms = forms_now(shapes, change.homes);
-  return of_unequal_length(forms) && rebalanced(config_, change.homes, std::move(forms)).ok();
+  return of_equal_devices(forms)
+             ? std::nullopt
+             : std::optional(rebalanced(config_, change.homes, change.by, std::move(forms)));
 }
 
-Regroup Grouping::look_ahead_rebalanced(const Change& change, Shapes& shapes) const {
-  Shape shape = rebalanced(config_, change.homes, forms_now(shapes, change.homes)).value();
+Regroup Grouping::look_ahead_rebalanced(const Change& change, Shape shape, Shapes& shapes) const {
   Morph morph = plan_regroup(config_.spec, shape.joined(), shape.wide, config_.budget).value();
   shapes[index(change.homes.front())].push_back(std::move(shape));
   return {change.homes, change.by, true, std::move(morph)};

@@ -59,10 +59,10 @@ std::int64_t Grouping::kv_blocks_ahead(ReplicaId changing) const {
   if (shape.wide.group.empty()) {  // the replicas' forms are not at rest yet
     std::vector<Form> forms = forms_now(shapes(), shape.homes);
     shape.home = forms.front();
-    const bool unequal = shape.by == GroupBy::kLayers && of_unequal_length(forms);
+    const bool unequal = !of_equal_devices(forms);
     const int homes = static_cast<int>(forms.size());
-    Result<Form> wide =
-        unequal ? rebalanced_form(forms) : divided_form(shape.home, homes, shape.by);
+    Result<Form> wide = unequal ? rebalanced_form(config_.spec, forms, config_.budget)
+                                : divided_form(shape.home, homes, shape.by);
     if (wide.ok()) {
       shape.wide = *std::move(wide);
     }

@@ -229,7 +229,7 @@ std::optional<Error> Regrouping::agree() {
   for (std::size_t home = 0; home < count(); ++home) {
     forms.push_back(numbered(engine(home).form().value_or(forms_[home])));
   }
-  if (group_.by == GroupBy::kLayers && of_unequal_length(forms)) {
+  if (!of_equal_devices(forms)) {
     return agree_unequal(std::move(forms));
   }
   group_.home = forms[0];
@@ -425,9 +425,9 @@ bool Regrouping::on(const MorphDone& done, TimeNs now_ns) {
 
 void Regrouping::step_done(ReplicaId replica, TimeNs now_ns) {
   const auto home = std::find(group_.homes.begin(), group_.homes.end(), replica);
-  if (joint_ && home != group_.homes.end()) {
-    joint_->done(static_cast<std::size_t>(home - group_.homes.begin()), now_ns);
-  }
+  const auto number = static_cast<std::size_t>(home - group_.homes.begin());
+  const bool joint = joint_ && home != group_.homes.end();
+  record_.steps_meanwhile += (joint ? joint_->done(number, now_ns) : number == 0) ? 1 : 0;
 }
 
 // The direction has changed while steps were to end.

@@ -40,7 +40,9 @@ struct GroupConfig {
   std::string why_not = "the devices cannot join";  // if there are no `devices`
   ModelSpec spec;
   PageBudget budget;  // of each device
-  Form form;          // of each replica as loaded
+  // Of each replica as loaded. If replicas have unequal memory, of one with the least; the engines
+  // then have forms of their own.
+  Form form;
   // Returns the configuration of the engine that serves a group with this form.
   std::function<EngineConfig(const Form&)> wide_engine;
   // Returns the pages of each device that the KV of a group with this form leaves to others; empty:
@@ -85,12 +87,10 @@ struct GroupShape {
   }
 };
 
-// Returns true if homes are pipelines of unequal length, where a replica has one stage.
-bool of_unequal_length(std::span<const Form> homes);
-
-// Returns what pipelines of unequal length, which stay as they are until then, become as a group by
-// layers. Fails if their precisions differ, or by rebalanced_form_in().
-Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> homes,
+// Returns what pipelines of unequal length or memory, which stay as they are until then, become as
+// a group; a replica is a pipeline of one stage. Fails if the group is not by layers, if their
+// precisions differ, or by rebalanced_form_in().
+Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> homes, GroupBy by,
                               std::vector<Form> forms);
 
 // Replicas that serve as one, with what they need to part again.

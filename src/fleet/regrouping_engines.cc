@@ -74,14 +74,13 @@ Form GroupShape::joined() const {
   return joined_form(home_forms());
 }
 
-bool of_unequal_length(std::span<const Form> homes) {
-  return std::any_of(homes.begin(), homes.end(), [&](const Form& home) {
-    return home.group.size() != homes.front().group.size();
-  });
-}
-
-Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> homes,
+Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> homes, GroupBy by,
                               std::vector<Form> forms) {
+  if (by != GroupBy::kLayers) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "replicas whose devices have unequal memory divide no layers by shards: "
+                      "group them by layers");
+  }
   const Form& first = forms.front();
   for (const Form& form : forms) {
     if (!equally_precise(form, first) || form.kv.precision != first.kv.precision ||
@@ -104,9 +103,9 @@ Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> 
   return shape;
 }
 
-// Finds the forms on the way of pipelines of unequal length. Returns why there is no way.
+// Finds the forms on the way of pipelines of unequal length or memory. Returns why there is no way.
 std::optional<Error> Regrouping::agree_unequal(std::vector<Form> forms) {
-  Result<GroupShape> shape = rebalanced(config_, group_.homes, std::move(forms));
+  Result<GroupShape> shape = rebalanced(config_, group_.homes, group_.by, std::move(forms));
   if (!shape.ok()) {
     return shape.error();
   }

@@ -92,7 +92,7 @@ TEST(Regrouping, NoPolicyFormsAGroupForWhichKvShrinksInVain) {
 
 // Else layers would stay dropped if the last request ended while the policy waits after a refusal.
 TEST(Regrouping, APolicyThatWasRefusedLooksAgainWithoutAnEvent) {
-  GroupScene scene({.blocks = 200, .morphs = false, .drop = DropPolicy::kPaper});
+  GroupScene scene({.blocks = 60, .morphs = false, .drop = DropPolicy::kPaper});
   for (int topic = 0; topic < 10; ++topic) {
     scene.arrive(topic, 230, 10);
   }
@@ -126,7 +126,7 @@ TEST(Regrouping, AnOperatorsGroupPreemptsWhatASmallerKvCannotHold) {
 TEST(Regrouping, KvShrinksForAPolicyIfWhatIsInUseFits) {
   const Form form = group_form(60);
   const PageBudget budget = GroupScene::budget_of(form);
-  GroupedDevices devices(1, 60, form, budget);
+  GroupedDevices devices({form}, budget);
   GroupSink sink;
   Engine engine(group_engine(form, budget, true), devices.executor(0), sink);
   for (std::uint64_t id = 1; id <= 2; ++id) {
@@ -271,7 +271,7 @@ void let_forms_rest(GroupedDevices& devices, std::vector<Station>& stations) {
 TEST(Regrouping, PrecisionsAreComparedAgainOnceKvHasShrunk) {
   const Form form = group_form(60);
   const PageBudget budget = GroupScene::budget_of(form);
-  GroupedDevices devices(2, 60, form, budget);
+  GroupedDevices devices({form, form}, budget);
   GroupSink sink;
   std::vector<Station> stations(2);
   for (const int replica : {0, 1}) {

@@ -51,6 +51,9 @@ TEST(Regrouping, TwoReplicasBecomeOneAndPartAgainWhileRequestsRun) {
   ASSERT_EQ(scene.sink.groups->history.size(), 2U);
   const RegroupRecord& there = scene.sink.groups->history.front();
   const RegroupRecord& back = scene.sink.groups->history.back();
+  EXPECT_GT(there.steps_meanwhile, 0);
+  EXPECT_LT(there.steps_meanwhile, 10) << "until the group's KV grows";
+  EXPECT_GT(back.steps_meanwhile, 0);
   EXPECT_GT(there.kv_bytes, 0);
   EXPECT_EQ(there.weight_bytes, 0) << "what others hold is dropped";
   EXPECT_GT(back.kv_bytes, 0);

@@ -3,6 +3,7 @@
 #include "fleet/weighing.h"
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 
 #include "control/outlook.h"
@@ -218,13 +219,35 @@ Way Weighing::as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns
   return way;
 }
 
-// Returns how two candidates like this one would serve as a group; nothing if they cannot.
-std::optional<Way> Weighing::as_group(const Weighed& candidate, GroupBy by,
+// Returns the form of a candidate, with its devices numbered, so that forms compare.
+Form Weighing::form_of(const Weighed& candidate) const {
+  return joined_form(*at(candidate.replica).form(), 1);
+}
+
+// Returns true if two candidates may become a group, but for what room they have.
+bool Weighing::may_join(const Weighed& a, const Weighed& b) const {
+  std::array<Form, 2> forms = {form_of(a), form_of(b)};
+  if (!of_equal_devices(forms) && is_joint(GroupBy::kLayers)) {  // KV differs like their memory
+    for (Form& form : forms) {
+      form.kv.blocks = 0;
+      for (Holding& holding : form.group) {
+        holding.lacking_pages = 0;
+      }
+    }
+  }
+  return a.replicas == b.replicas && forms.front() == forms.back();
+}
+
+// Returns how two candidates would serve as a group; nothing if they cannot.
+std::optional<Way> Weighing::as_group(const std::vector<Weighed>& two, GroupBy by,
                                       const Load& load) const {
   const GroupConfig& config = grouping_.config();
-  const Form home = joined_form(*at(candidate.replica).form(), 1);
-  const Result<Form> wide = divided_form(home, kHomes, by);
-  if (!wide.ok()) {
+  const Weighed& candidate = two.front();
+  const std::array<Form, 2> homes = {form_of(candidate), form_of(two.back())};
+  const bool equal = of_equal_devices(homes);
+  const Result<Form> wide = equal ? divided_form(homes.front(), kHomes, by)
+                                  : rebalanced_form(config.spec, homes, config.budget);
+  if (!wide.ok() || (!equal && by != GroupBy::kLayers)) {
     return std::nullopt;
   }
   const EngineConfig engine = config.wide_engine(*wide);
@@ -234,7 +257,7 @@ std::optional<Way> Weighing::as_group(const Weighed& candidate, GroupBy by,
   }
   way.serving.most_sequences = engine.scheduler.max_num_seqs;
   way.serving.steps_in_flight = engine.scheduler.steps_in_flight;
-  way.course.from.kv_blocks *= kHomes;
+  way.course.from.kv_blocks += two.back().view.way.course.from.kv_blocks;
   way.course.to.kv_blocks = static_cast<double>(most_kv_blocks(config, *wide));
   way.course.seconds = seconds_to_group(candidate.view, load);
   way.course.seconds_back = seconds_to_part(candidate.view, by, load);
@@ -266,7 +289,7 @@ std::optional<Weighing::Proposal> Weighing::group_two(std::vector<Weighed> candi
   std::vector<GroupBy> ways;
   std::vector<Outlook> groups;
   for (const GroupBy by : {GroupBy::kShards, GroupBy::kLayers}) {
-    if (const auto way = is_joint(by) ? as_group(candidate, by, load) : std::nullopt) {
+    if (const auto way = is_joint(by) ? as_group(*two, by, load) : std::nullopt) {
       ways.push_back(by);
       groups.push_back(outlook_of(*way, load, false));
     }
@@ -300,9 +323,6 @@ std::optional<std::vector<Weighing::Weighed>> Weighing::two_to_weigh(
         0.0, candidate.view.load.largest_tokens -
                  candidate.view.way.course.to.kv_blocks * candidate.view.way.serving.block_tokens);
   };
-  const auto form_of = [this](const Weighed& candidate) {
-    return joined_form(*at(candidate.replica).form(), 1);
-  };
   std::sort(candidates.begin(), candidates.end(), [&](const Weighed& a, const Weighed& b) {
     return std::tuple(a.replicas, -lacks(a), -a.view.load.waiting.prompts, a.replica) <
            std::tuple(b.replicas, -lacks(b), -b.view.load.waiting.prompts, b.replica);
@@ -314,8 +334,7 @@ std::optional<std::vector<Weighing::Weighed>> Weighing::two_to_weigh(
              candidate.view.load.decoding;
     };
     for (auto other = std::next(first); other != candidates.end(); ++other) {
-      if (other->replicas == first->replicas && form_of(*other) == form_of(*first) &&
-          (!second || busy(*other) < busy(*second))) {
+      if (may_join(*first, *other) && (!second || busy(*other) < busy(*second))) {
         second = *other;
       }
     }

@@ -68,7 +68,9 @@ class Weighing {
   std::optional<std::vector<Weighed>> two_to_weigh(std::vector<Weighed> candidates) const;
   static Load load_of(std::span<const Weighed> candidates, const Load& one);
   Way as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns) const;
-  std::optional<Way> as_group(const Weighed& candidate, GroupBy by, const Load& load) const;
+  Form form_of(const Weighed& candidate) const;
+  bool may_join(const Weighed& a, const Weighed& b) const;
+  std::optional<Way> as_group(const std::vector<Weighed>& two, GroupBy by, const Load& load) const;
   double seconds_to_change(const FormView& view, const Load& load, int batches) const;
   double seconds_to_group(const FormView& view, const Load& load) const;
   double seconds_to_part(const FormView& view, GroupBy by, const Load& load) const;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
@@ -38,9 +39,12 @@ Groups groups_of(const GroupsStatus& status) {
   return groups;
 }
 
-// Returns how often a test lets groups form or part: fewer times in an instrumented build, but
-// through all sizes.
+// Returns how often a test lets groups form or part: as the environment says, else fewer times in
+// an instrumented build, but through all sizes.
 std::int64_t changes_wanted(std::int64_t plain) {
+  if (const char* const asked = std::getenv("PROTEAN_CHANGES")) {
+    return std::atoll(asked);
+  }
   return instrumented() ? std::min<std::int64_t>(plain, 6) : plain;
 }
 
@@ -67,6 +71,7 @@ struct GroupStorm : ReplicasTest {
   GroupBy by = GroupBy::kShards;
   std::vector<ReplicaId> must_form;  // homes, by their first replicas, that become one in the end
   bool kv_shrinks = false;           // for groups, and grows back when they have parted
+  bool unequal = false;              // the first replica has memory for half of the others' KV
 
   ReplicaOptions options_of(int replicas, const Kept& kept) {
     dtype = kept.weights;
@@ -85,6 +90,9 @@ struct GroupStorm : ReplicasTest {
     const int replicas = *std::max_element(sizes.begin(), sizes.end());
     ReplicaOptions options = options_of(replicas, kept);
     options.holds_at_once = 2;
+    if (unequal) {
+      take_from_first(options, replicas);
+    }
     std::mt19937 random(7);
     const auto below = [&](unsigned limit) { return static_cast<int>(random() % limit); };
     FleetLoad load(options, *this);
@@ -116,8 +124,9 @@ struct GroupStorm : ReplicasTest {
             resizes += batch.form->kv_resizes_total;
           }
           const bool there = !status || (status->running.empty() && groups_of(*status) == wanted);
-          whole = std::ranges::all_of(
-              kv, [&](const auto& one) { return one.second == options.sizing.form.kv; });
+          whole = std::ranges::all_of(kv, [&](const auto& one) {
+            return one.second == sizing_of(options.sizing, one.first.value).form.kv;
+          });
           if (--batches_left > 0) {
             return;
           }
@@ -144,6 +153,19 @@ struct GroupStorm : ReplicasTest {
     FleetLoad one(options_of(1, kept), *this);
     one.run(load.answers.size(), 16);
     expect_same(load.answers, one.answers);
+  }
+
+  void take_from_first(ReplicaOptions& options, int replicas) const {
+    Sizing& sizing = options.sizing;
+    const PageBudget& budget = sizing.budget;
+    Form& form = sizing.form;
+    sizing.unequal.assign(static_cast<std::size_t>(replicas),
+                          {0, form.kv.blocks, sizing.largest_kv_blocks});
+    const std::int64_t lacking = (budget.pages - weight_pages(spec, form, budget.page_bytes)) / 2;
+    form.group.front().lacking_pages = lacking;
+    form.kv.blocks = kv_blocks_beside(spec, form, budget.pages, budget.page_bytes);
+    sizing.unequal.front() = {lacking, form.kv.blocks, form.kv.blocks};
+    options.morph->start = options.morph->bounds.full = form;
   }
 
   // Makes the weights that a stage drops larger than the KV that it takes of each of its layers.
@@ -233,6 +255,19 @@ TEST_F(GroupStorm, APipelineAndAReplicaBecomeOneAndPartManyTimes) {
   write_hf_checkpoint(directory.path(), spec, {});
   must_form = {ReplicaId{0}, ReplicaId{2}};
   storm(kKept[1], {2, 3, 2, 1}, changes_wanted(3));
+}
+
+// Stages have 3 and 5 layers: KV of both replicas does not fit next to half of the layers on the
+// device of less memory.
+TEST_F(GroupStorm, ReplicasOfUnequalMemoryDivideLayersByItAndPartManyTimes) {
+  kv_cache_memory = "6MiB";
+  by = GroupBy::kLayers;
+  unequal = true;
+  spec.layers = 8;
+  spec.ffn = 512;
+  write_hf_checkpoint(directory.path(), spec, {});
+  must_form = {ReplicaId{0}, ReplicaId{1}};
+  storm(kKept[0], {2, 1}, changes_wanted(8));
 }
 
 // The weights that a stage drops are smaller than the KV that it takes of each of its layers.

@@ -104,10 +104,6 @@ std::int64_t kv_bytes(const ModelSpec& spec, Form form, std::int64_t blocks,
   return pages * page_bytes;
 }
 
-bool is_any_length(const ModelOptions& options) {
-  return options.max_model_len == "auto" || options.max_model_len == "-1";
-}
-
 // Returns the KV bytes of one sequence of the length asked for; of one block if that is auto.
 std::int64_t least_kv_bytes(const ModelOptions& options, const ModelSpec& spec,
                             const Sizing& sizing, std::int64_t page_bytes) {
@@ -265,27 +261,17 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
       lowest.kv.blocks, kMostBlocks);
 }
 
-bool has_less(const DeviceSpec& a, const DeviceSpec& b) {
-  return a.memory_bytes < b.memory_bytes;
-}
-
-// Returns the device with the least memory.
-std::size_t smallest_device(const Sizing& sizing) {
-  return static_cast<std::size_t>(
-      std::min_element(sizing.devices.begin(), sizing.devices.end(), has_less) -
-      sizing.devices.begin());
-}
-
-// Warns if a file gives some devices memory that they do not take.
-void warn_of_unused_memory(const DeviceGroup& group, Sizing& sizing) {
-  const auto [least, most] =
-      std::minmax_element(sizing.devices.begin(), sizing.devices.end(), has_less);
-  if (has_less(*least, *most) &&
+// Warns if a file gives some of these devices memory that they do not take.
+void warn_of_unused_memory(const DeviceGroup& group, std::span<const DeviceSpec> devices,
+                           Sizing& sizing) {
+  const auto [least, most] = std::ranges::minmax_element(devices, {}, &DeviceSpec::memory_bytes);
+  const bool of_all = devices.size() == sizing.devices.size();
+  if (least->memory_bytes < most->memory_bytes &&
       std::any_of(group.devices.begin(), group.devices.end(), is_bounded)) {
     sizing.warnings.push_back(fmt::format(
-        "device {} has {} and device {} has {}: every device takes as much as the smallest",
+        "device {} has {} and device {} has {}: every device takes as much as the smallest{}",
         least->id.value, format_bytes(least->memory_bytes), most->id.value,
-        format_bytes(most->memory_bytes)));
+        format_bytes(most->memory_bytes), of_all ? "" : " of its replica"));
   }
 }
 
@@ -311,7 +297,7 @@ struct Taking {
   std::int64_t full_blocks = 0;  // for all sequences at their full length
 };
 
-// Gives every device the same pages.
+// Gives every device the same pages, and says how far KV can grow.
 Status size_alike(const ModelOptions& options, const ModelSpec& spec, const Asked& asked,
                   const Taking& taking, Sizing& sizing) {
   const auto& [device_bytes, by, activations, page_bytes, full_blocks] = taking;
@@ -341,6 +327,7 @@ Status size_alike(const ModelOptions& options, const ModelSpec& spec, const Aske
   const std::int64_t within = *budget / block_bytes_on_a_device(spec, form);
   sizing.form.kv.blocks =
       std::min({options.ladder.empty() ? std::min(within, wanted) : fitting, fitting, kMostBlocks});
+  sizing.largest_kv_blocks = largest_kv_blocks(sizing, spec, options.ladder);
   return sizing.form.kv.blocks < 1 ? too_little_kv(spec, sizing, *budget) : Status();
 }
 
@@ -392,20 +379,22 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
   if (!asked.ok()) {
     return asked.error();
   }
-  const std::size_t smallest = smallest_device(sizing);
+  const auto smallest = std::ranges::min_element(sizing.devices, {}, &DeviceSpec::memory_bytes);
   const std::vector<std::int64_t> stages =
       asked->kv_bytes ? std::vector<std::int64_t>() : memory_of_stages(group, sizing.devices);
   Taking taking;
-  taking.device_bytes = asked->device_bytes.value_or(sizing.devices[smallest].memory_bytes);
-  taking.by = asked->device_bytes                   ? BoundBy::kFlag
-              : is_bounded(group.devices[smallest]) ? BoundBy::kFile
-                                                    : BoundBy::kFree;
+  taking.device_bytes = asked->device_bytes.value_or(smallest->memory_bytes);
+  const bool bounded = is_bounded(group.devices[static_cast<std::size_t>(smallest->id.value)]);
+  taking.by = asked->device_bytes ? BoundBy::kFlag : bounded ? BoundBy::kFile : BoundBy::kFree;
+  std::vector<std::int64_t> replicas = {taking.device_bytes};
+  if (stages.empty() && !asked->kv_bytes && !options.equal_replicas) {
+    replicas = memory_of_replicas(group, sizing.devices, std::move(replicas));
+  }
   taking.activations = step_activation_bytes(options, spec, sizing, options.max_num_batched_tokens);
   taking.full_blocks = std::min(
       kMostBlocks, options.max_num_seqs *
                        ceil_div<std::int64_t>(sizing.max_model_len, sizing.form.kv.block_tokens));
-  const std::int64_t most_bytes =
-      stages.empty() ? taking.device_bytes : *std::max_element(stages.begin(), stages.end());
+  const std::int64_t most_bytes = std::ranges::max(stages.empty() ? replicas : stages);
   const double full_bytes = static_cast<double>(weight_bytes(spec, sizing.form)) +
                             static_cast<double>(taking.full_blocks) *
                                 static_cast<double>(block_bytes_on_a_device(spec, sizing.form));
@@ -419,9 +408,18 @@ Status size_memory(const ModelOptions& options, const ModelSpec& spec, const Mac
     room.pages.push_back(std::max<std::int64_t>(0, bytes - taking.activations) / taking.page_bytes);
   }
   if (stages.empty() || !size_stages(options, spec, group, room, sizing)) {
-    warn_of_unused_memory(group, sizing);
-    if (Status alike = size_alike(options, spec, *asked, taking, sizing); !alike.ok()) {
-      return alike;
+    const std::span<const DeviceSpec> devices = sizing.devices;
+    const std::size_t each = devices.size() / replicas.size();
+    for (std::size_t first = 0; first < devices.size(); first += each) {
+      warn_of_unused_memory(group, devices.subspan(first, each), sizing);
+    }
+    const auto size_with = [&](std::int64_t bytes, Sizing& sized) {
+      Taking its = taking;
+      its.device_bytes = bytes;
+      return size_alike(options, spec, *asked, its, sized);
+    };
+    if (Status sized = size_apart(replicas, size_with, sizing); !sized.ok()) {
+      return sized;
     }
   }
   sizing.device_bytes = sizing.budget.pages * taking.page_bytes + taking.activations;
@@ -452,7 +450,9 @@ std::string remedy_for_kv(const ModelOptions& options, const ModelSpec& spec, co
 std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
                               const Sizing& sizing, std::int64_t blocks) {
   const PageBudget& budget = sizing.budget;
-  for (int homes = 2; homes <= sizing.replicas() && !options.ladder.empty(); homes *= 2) {
+  const bool may_form = sizing.unequal.empty() && !options.ladder.empty() &&
+                        (options.scales || !is_any_length(options));
+  for (int homes = 2; homes <= sizing.replicas() && may_form; homes *= 2) {
     const auto wide = divided_form(sizing.form, homes, GroupBy::kShards);
     if (!wide.ok()) {
       break;

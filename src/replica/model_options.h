@@ -27,6 +27,8 @@ struct ModelOptions {
   int block_size = 16;
   int max_num_seqs = 256;
   int max_num_batched_tokens = 2048;
+  bool scales = false;                // long requests have replicas become groups
+  bool equal_replicas = false;        // groups by shards need replicas of equal memory
   std::string microbatches = "cost";  // what divides steps among stages: see --microbatches
   bool prefix_caching = true;
 };

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "replica/one_replica.h"
+
 namespace protean {
 namespace {
 
@@ -46,8 +48,9 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec, LoadedW
       numbers_(replicas_),
       serving_(std::move(loaded)),
       fleet_({options.router, options.migrate},
-             serving_.workers->members(serving_.engine, serving_.form), *this, this,
-             groups_of(options, spec, *serving_.workers)) {
+             with_own_engines(serving_.workers->members(serving_.engine, serving_.form), options,
+                              spec),
+             *this, this, groups_of(options, spec, *serving_.workers)) {
   serving_.workers->tell(inbox_, serving_.first);
   thread_ = std::thread([this] { run(); });
 }

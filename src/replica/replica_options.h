@@ -22,7 +22,7 @@
 
 namespace protean {
 
-// How to build the replicas of a model, which are all alike.
+// How to build the replicas of a model, which are alike but for their memory (options_of).
 struct ReplicaOptions {
   ModelOptions model;
   Sizing sizing;                           // the size of each replica

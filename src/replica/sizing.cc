@@ -146,6 +146,33 @@ Result<Sizing> size_division(const ModelOptions& options, const ModelSpec& spec,
 
 }  // namespace
 
+bool is_any_length(const ModelOptions& options) {
+  return options.max_model_len == "auto" || options.max_model_len == "-1";
+}
+
+Sizing sizing_of(Sizing all, int replica) {
+  if (!all.unequal.empty()) {
+    const ReplicaMemory& own = all.unequal[static_cast<std::size_t>(replica)];
+    for (Holding& holding : all.form.group) {
+      holding.lacking_pages = own.lacking_pages;
+    }
+    all.form.kv.blocks = own.kv_blocks;
+    all.largest_kv_blocks = own.largest_kv_blocks;
+  }
+  return all;
+}
+
+std::int64_t lacking_pages(const Sizing& sizing) {
+  std::int64_t pages = 0;
+  for (int replica = 0; replica < sizing.replicas(); ++replica) {
+    const Form form = sizing_of(sizing, replica).form;
+    for (const Holding& holding : form.group) {
+      pages += holding.lacking_pages;
+    }
+  }
+  return pages;
+}
+
 Result<Precision> dtype_precision(const std::string& dtype, const StoredWeights& stored) {
   if (dtype == "auto") {
     return stored.precision;

@@ -16,11 +16,21 @@
 
 namespace protean {
 
+// What a replica has that shares a model with replicas of unequal memory.
+struct ReplicaMemory {
+  std::int64_t lacking_pages = 0;  // of each device (Holding)
+  std::int64_t kv_blocks = 0;
+  std::int64_t largest_kv_blocks = 0;  // see Sizing
+};
+
 // The form that each replica of a model starts in, and the memory it needs.
 struct Sizing {
-  std::vector<DeviceSpec> devices;     // devices of all replicas, replica after replica
-  std::vector<CpuShare> cpus;          // CPUs that each device computes on
-  Form form;                           // names the first replica's devices
+  std::vector<DeviceSpec> devices;  // devices of all replicas, replica after replica
+  std::vector<CpuShare> cpus;       // CPUs that each device computes on
+  // Names the first replica's devices. If replicas have unequal memory, its KV is that of one with
+  // the least.
+  Form form;
+  std::vector<ReplicaMemory> unequal;  // by replica; empty: all have equal memory
   PageBudget budget;                   // pages for weights and KV of the device with most
   StepPrecision step_precision;        // the form's precisions
   std::int64_t largest_kv_blocks = 0;  // if all layers are at their lowest precision
@@ -34,6 +44,12 @@ struct Sizing {
 
   int replicas() const { return static_cast<int>(devices.size() / form.group.size()); }
 };
+
+// Returns the sizing with the form and the KV of one replica.
+Sizing sizing_of(Sizing all, int replica);
+
+// Returns the pages that all devices together have fewer than if each had the most of them.
+std::int64_t lacking_pages(const Sizing& sizing);
 
 // Returns the most steps that joined replicas have in flight: one for each stage.
 inline int joint_steps(const Sizing& sizing) {
@@ -58,8 +74,12 @@ Result<Sizing> choose_sizing(const ModelOptions& options, const ModelSpec& spec,
                              const Machine& machine,
                              const std::function<Status(Sizing&)>& check = {});
 
+// Returns true if --max-model-len is auto.
+bool is_any_length(const ModelOptions& options);
+
 // Returns the KV blocks of the widest group that the replicas can form by shards, or `blocks`,
-// which one replica may have, if that is more.
+// which one replica may have, if that is more. If any length will do, only groups count that form
+// by themselves.
 std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
                               const Sizing& sizing, std::int64_t blocks);
 

@@ -362,6 +362,89 @@ TEST(Sizing, StagesTakeNoMoreThanTheyNeed) {
   EXPECT_TRUE(more->warnings.empty());
 }
 
+// Only a policy lets groups form for requests that no replica holds.
+TEST(Sizing, AnyLengthIsThatOfTheWidestGroupThatFormsByItself) {
+  const ModelSpec spec = spec_of_1k_context();
+  int shorter = 0;
+  for (int kib = 1024; kib < 16 * 1024; kib += 256) {
+    ModelOptions options{.device_memory = fmt::format("{}KiB", kib),
+                         .may_morph = true,
+                         .ladder = {Precision::kW8},
+                         .group = {.replicas = 2, .most_tensor = 2},
+                         .max_num_seqs = 8,
+                         .max_num_batched_tokens = 64};
+    const auto alone = choose_sizing(options, spec, kMachine);
+    if (!alone.ok() || alone->max_model_len == spec.max_context) {
+      continue;
+    }
+    ++shorter;
+    EXPECT_LE(alone->max_model_len, alone->largest_kv_blocks * 16);
+    options.scales = true;
+    const auto scales = choose_sizing(options, spec, kMachine);
+    ASSERT_TRUE(scales.ok()) << scales.error().message;
+    EXPECT_GT(scales->max_model_len, alone->max_model_len);
+    options.scales = false;
+    options.max_model_len = fmt::format("{}", scales->max_model_len);
+    EXPECT_TRUE(choose_sizing(options, spec, kMachine).ok()) << "an operator may group them";
+  }
+  EXPECT_GT(shorter, 0);
+}
+
+TEST(Sizing, EachReplicaTakesTheMemoryOfItsDevice) {
+  const TemporaryDirectory directory;
+  const ModelSpec spec = spec_of_1k_context();
+  const std::array<std::string, 2> memory = {"60MiB", "22MiB"};
+  for (const std::vector<Precision>& ladder :
+       {std::vector<Precision>(), std::vector{Precision::kW8}}) {
+    const auto sized = [&](const std::string& first, const std::string& second) {
+      ModelOptions options = with_memory(directory, first, second);
+      options.group.replicas = 2;
+      options.ladder = ladder;
+      return choose_sizing(options, spec, kMachine).value();
+    };
+    const Sizing sizing = sized(memory[0], memory[1]);
+    EXPECT_TRUE(sizing.warnings.empty());
+    ASSERT_EQ(sizing.unequal.size(), 2U);
+    const PageBudget& budget = sizing.budget;
+    const std::int64_t activations = sizing.device_bytes - budget.pages * budget.page_bytes;
+    for (const int replica : {0, 1}) {
+      const std::string& own = memory[static_cast<std::size_t>(replica)];
+      const Sizing alike = sized(own, own);
+      const Sizing one = sizing_of(sizing, replica);
+      EXPECT_TRUE(alike.unequal.empty());
+      EXPECT_EQ(one.form.kv.blocks, alike.form.kv.blocks);
+      EXPECT_EQ(one.largest_kv_blocks, alike.largest_kv_blocks);
+      EXPECT_EQ(budget.pages - one.form.group.front().lacking_pages, alike.budget.pages);
+      EXPECT_LE(alike.budget.pages * budget.page_bytes + activations, *parse_bytes(own));
+    }
+    EXPECT_EQ(sizing.form, sizing_of(sizing, 1).form) << "that of the least";
+    EXPECT_EQ(lacking_pages(sizing), sizing.form.group.front().lacking_pages);
+  }
+}
+
+TEST(Sizing, ReplicasThatNeedEqualMemoryTakeThatOfTheSmallest) {
+  const TemporaryDirectory directory;
+  const ModelSpec spec = spec_of_1k_context();
+  ModelOptions options = with_memory(directory, "500MiB", "300MiB");
+  options.group.replicas = 2;
+  const auto enough = choose_sizing(options, spec, kMachine);
+  ASSERT_TRUE(enough.ok()) << enough.error().message;
+  EXPECT_TRUE(enough->unequal.empty()) << "no sequences need more";
+  options = with_memory(directory, "60MiB", "22MiB");
+  options.group.replicas = 2;
+  options.equal_replicas = true;
+  const auto equal = choose_sizing(options, spec, kMachine);
+  ASSERT_TRUE(equal.ok()) << equal.error().message;
+  EXPECT_TRUE(equal->unequal.empty());
+  EXPECT_EQ(equal->form.group.front().lacking_pages, 0);
+  EXPECT_EQ(equal->warnings.size(), 1U);
+  options.equal_replicas = false;
+  options.kv_cache_memory = "1MiB";
+  const auto asked = choose_sizing(options, spec, kMachine);
+  ASSERT_TRUE(asked.ok()) << asked.error().message;
+  EXPECT_TRUE(asked->unequal.empty()) << "each has the KV that is asked for";
+}
+
 TEST(Sizing, DevicesThatShareLayersTakeAsMuchAsTheSmallest) {
   const TemporaryDirectory directory;
   ModelOptions options = with_memory(directory, "60MiB", "22MiB");

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "device/cpu/seat.h"
 #include "host/machine.h"
+#include "replica/one_replica.h"
 #include "replica/variant_packing.h"
 #include "terminal/progress.h"
 
@@ -281,7 +282,8 @@ Result<LoadedWorkers> load_workers(const ReplicaOptions& asked, const WeightSour
   BackgroundTask packing = pack_in_background(options, gate);
   loaded.workers = std::make_unique<Workers>(gate, options.device_timeout_ns, loaded.memory.get());
   for (std::int32_t replica = 0; replica < options.sizing.replicas(); ++replica) {
-    auto worker = create_worker(options, ReplicaId{replica}, *fabric, weights, gate);
+    const ReplicaId id{replica};
+    auto worker = create_worker(options_of(options, id), id, *fabric, weights, gate);
     if (!worker.ok()) {
       return worker.error();
     }

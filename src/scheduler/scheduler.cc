@@ -190,6 +190,9 @@ bool Scheduler::takes_of(std::int64_t& free, Sequence& sequence) const {
   std::int64_t needed = blocks_for(std::ssize(sequence.tokens));
   if (needed > free && !is_refused(sequence)) {
     needed = as_newcomer(sequence).blocks;
+    if (needed > pool_.free() - free_reserve()) {
+      sequence.refused = {.free = pool_.free(), .changes = changes()};
+    }
   }
   free -= needed;
   return free >= 0;
@@ -206,6 +209,7 @@ int Scheduler::divide_ready_work() {
   double work = 0;
   std::int64_t all_tokens = 0;
   std::int64_t decodes = 0;
+  bool has_prompts = false;
   for (const InFlight& step : in_flight_) {
     work += step.cost;
     for (const SequenceSlice& slice : step.slices) {
@@ -219,6 +223,7 @@ int Scheduler::divide_ready_work() {
                               : static_cast<int>(std::min<std::int64_t>(
                                     std::max(0, sequence.pending()), prompt_tokens));
     prompt_tokens -= decode ? 0 : tokens;
+    has_prompts = has_prompts || (!decode && tokens > 0);
     work += budget_.cost(sequence.planned, tokens);
     all_tokens += tokens;
   };
@@ -240,11 +245,12 @@ int Scheduler::divide_ready_work() {
     add(*sequence);
   }
   const std::int64_t shares = budget_.divide(work, all_tokens, config_.steps_in_flight);
-  // If there are more shares than stages, each has a part of the decodes too: those that are ready
-  // again would else take a larger part of short steps than of long ones, and prompts a smaller
-  // one.
-  return shares > config_.steps_in_flight ? static_cast<int>(ceil_div(decodes, shares))
-                                          : config_.max_num_seqs;
+  // Next to prompts, or if there are more shares than stages, each share has a part of the decodes
+  // too: those that are ready again would else take a larger part of short steps than of long ones,
+  // or all of each step while no other one is in flight.
+  return has_prompts || shares > config_.steps_in_flight
+             ? static_cast<int>(ceil_div(decodes, shares))
+             : config_.max_num_seqs;
 }
 
 // Schedules at most so many decodes. If not all may be in the step, they take turns.

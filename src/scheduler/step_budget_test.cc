@@ -182,6 +182,37 @@ TEST_F(ShortStepsWithoutKv, PromptsThatWaitForKvAreNoWork) {
   }
 }
 
+// Sequences that cost more than the tokens of short prompts.
+class CostlySequences : public TwoStages {
+ protected:
+  CostlySequences() : TwoStages(costly()) {}
+
+  static SchedulerConfig costly() {
+    SchedulerConfig config = TwoStages::config();
+    config.balance.per_sequence = 100;
+    return config;
+  }
+};
+
+// No second step is in flight, as in the steps of a group while it changes. Those that decode would
+// else take the share of each step, and the prompt would wait until they end.
+TEST_F(CostlySequences, DecodesLeaveRoomForPromptsWithOneStepInFlight) {
+  add(16);
+  for (int step = 0; step < 20; ++step) {
+    complete(scheduler_, scheduler_.next_step().value());
+  }
+  ASSERT_TRUE(scheduler_.add(request(++last_, counting(12, 500), 1)).ok());
+  bool drawn = false;
+  for (int step = 0; step < 6 && !drawn; ++step) {
+    const StepPlan plan = scheduler_.next_step().value();
+    EXPECT_LE(plan.slices.size(), 9U) << "half of the decodes and the prompt";
+    for (const Sampled& sampled : complete(scheduler_, plan).sampled) {
+      drawn = drawn || sampled.request.value == last_;
+    }
+  }
+  EXPECT_TRUE(drawn);
+}
+
 // Four sequences that decode, one of which has more than half of KV.
 class FullKv : public TwoStages {
  protected:
@@ -215,6 +246,8 @@ TEST_F(FullKv, APromptThatFindsNoKvIsNoWork) {
     EXPECT_EQ(next(), 2U) << "half of the decodes";
   }
   EXPECT_EQ(scheduler_.observe().waiting, 1);
+  const Sequence::Refused& refused = scheduler_.first_movable(0)->refused;
+  EXPECT_GE(refused.free, 0) << "its prefix is not looked up again before KV is free";
 }
 
 // With KV full, the sequence that comes last waits or gives way, not one that comes before it.

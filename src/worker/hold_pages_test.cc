@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cost/pages.h"
 #include "worker/join_scene_for_test.h"
 #include "worker/pool_files_for_test.h"
 
@@ -92,6 +93,22 @@ std::vector<std::int64_t> mapped_pages(const JoinScene& fleet, const JoinScene::
   return mapped;
 }
 
+// Gives each component of the layers one copy: by shards, or the first layer on the first device
+// and the others on the second one.
+void drop_copies(JoinScene& fleet, JoinScene::Group& group, bool by_layers) {
+  const ShardRun all{0, kJoinShards};
+  const std::vector<ShardRun> halves = {{0, kJoinShards / 2}, {kJoinShards / 2, kJoinShards / 2}};
+  for (const Component component : {Component::kMlp, Component::kAttention}) {
+    for (int layer = 0; layer < kJoinLayers; ++layer) {
+      const std::vector<ShardRun> kept =
+          layer == 0 ? std::vector{all, ShardRun()} : std::vector{ShardRun(), all};
+      const std::vector<MorphStep> drop = {HoldShards{layer, component, by_layers ? kept : halves}};
+      fleet.prepare(group, drop);
+      fleet.commit_prepared(group, drop);
+    }
+  }
+}
+
 TEST(HoldPages, DevicesTakeWhatPlansCount) {
   const ModelSpec spec = join_spec();
   int at_once = 0;
@@ -168,20 +185,39 @@ TEST(HoldPages, KvGrowsBeforeDevicesHaveUnifiedIt) {
   JoinScene fleet({"bf16"}, 2, 0, 0);
   fleet.groups = {fleet.join(fleet.groups)};
   JoinScene::Group& group = fleet.groups.front();
-  for (const Component component : {Component::kMlp, Component::kAttention}) {
-    for (int layer = 0; layer < kJoinLayers; ++layer) {
-      const std::vector<MorphStep> halves = {
-          HoldShards{layer, component, {{0, kJoinShards / 2}, {kJoinShards / 2, kJoinShards / 2}}}};
-      fleet.prepare(group, halves);
-      fleet.commit_prepared(group, halves);
-    }
-  }
+  drop_copies(fleet, group, false);
   fleet.worker(0).move_blocks(std::vector<BlockMove>(20'000, {.from = 0, .to = 1}));
   fleet.unify(group);
   const std::int64_t most = kv_blocks_beside(spec, group.form, fleet.pages(), kJoinPageBytes);
   EXPECT_GT(most, group.form.kv.blocks);
   fleet.apply(group, MorphStep(ResizeKv{most}));
   EXPECT_EQ(mapped_pages(fleet, group), pages_with(group.form, {}));
+}
+
+// The longest stage has pages free only because each layer takes whole pages for whole blocks.
+TEST(HoldPages, KvGrowsByThePagesOfDroppedWeightsLessAtMostOneForEachLayer) {
+  const ModelSpec spec = join_spec();
+  for (const bool by_layers : {false, true}) {
+    JoinScene fleet({"bf16"}, 2, 0, 0);
+    fleet.groups = {fleet.join(fleet.groups)};
+    JoinScene::Group& group = fleet.groups.front();
+    const Form before = group.form;
+    drop_copies(fleet, group, by_layers);
+    fleet.unify(group);
+    fleet.apply(
+        group,
+        MorphStep(ResizeKv{kv_blocks_beside(spec, group.form, fleet.pages(), kJoinPageBytes)}));
+    for (int device = by_layers ? 1 : 0; device < 2; ++device) {
+      const std::int64_t kept = weight_pages_on(spec, group.form, device, kJoinPageBytes);
+      const std::int64_t dropped = weight_pages_on(spec, before, device, kJoinPageBytes) - kept;
+      const std::int64_t gained =
+          fleet.mapped_pages(device) - kept - kv_pages_on(spec, before, device, kJoinPageBytes);
+      const int layers = by_layers ? kJoinLayers - 1 : kJoinLayers;
+      EXPECT_GT(dropped, layers);
+      EXPECT_LE(gained, dropped);
+      EXPECT_GE(gained, dropped - layers) << "on device " << device;
+    }
+  }
 }
 
 }  // namespace

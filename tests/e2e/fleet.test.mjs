@@ -29,9 +29,11 @@ async function answer(url, body) {
   return reply.choices.map(({ text, finish_reason, logprobs }) => ({ text, finish_reason, logprobs }));
 }
 
-async function startFleet(replicas, ...flags) {
+const startFleet = (replicas, ...flags) => startFleetWith('8MiB', replicas, ...flags);
+
+async function startFleetWith(kv, replicas, ...flags) {
   const server = await Server.startBuiltin(
-    '--data-parallel-size', `${replicas}`, '--admin-port', '0', '--kv-cache-memory', '8MiB', '--max-num-batched-tokens', '256', ...flags);
+    '--data-parallel-size', `${replicas}`, '--admin-port', '0', '--kv-cache-memory', kv, '--max-num-batched-tokens', '256', ...flags);
   await server.logged(/operators' port: (\S+)/);
   server.admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
   return server;
@@ -156,6 +158,25 @@ describe('a fleet of replicas', () => {
       }
     });
   }
+
+  it('groups while a burst lacks KV, and parts after it', async () => {
+    const server = await startFleetWith('2MiB', 2, ...shards, '--drop', 'paper', '--max-model-len', '600');
+    const history = async () => (await (await fetch(`${server.admin}/admin/fleet`)).json()).history;
+    try {
+      assert.deepEqual(await Promise.all(requests.map((body) => answer(server.url, body))), wantedOfShards);
+      const [first, ...others] = await until(async () => {
+        const changes = await history();
+        return changes.length > 1 && changes.at(-1).to === 'replicas' && changes;
+      }, async () => `${JSON.stringify(await history())}\n${server.log}`);
+      assert.deepEqual([first.to, first.by, first.reason, first.failure], ['group', 'layers', 'queued requests lack KV', null]);
+      assert.ok(first.steps_meanwhile > 0 && first.kv_bytes > 0, JSON.stringify(first));
+      assert.ok(others.every(({ failure }) => failure === null), JSON.stringify(others));
+      const { groups } = await (await fetch(`${server.admin}/admin/fleet`)).json();
+      assert.deepEqual(groups.map(({ replicas, stages }) => [replicas, stages.length]), [[['0'], 1], [['1'], 1]]);
+    } finally {
+      assert.equal(await server.stop(), 0, server.log);
+    }
+  });
 
   // A member of a group fails with requests in flight: the other one goes on, with the requests of both.
   const failures = {

@@ -61,6 +61,7 @@ json::object shown_record(const RegroupRecord& record, TimeNs unix_offset_ns) {
           {"settled_after_s", seconds_after(record.settled_ns)},
           {"done_after_s", seconds_after(record.done_ns)},
           {"steps", record.steps},
+          {"steps_meanwhile", record.steps_meanwhile},
           {"blocks_moved", record.blocks_moved},
           {"kv_bytes", record.kv_bytes},
           {"weight_bytes", record.weight_bytes},
@@ -121,6 +122,7 @@ json::object shown_groups(const GroupsStatus& status, TimeNs unix_offset_ns) {
     shown["bubble_share"] = shown_bubbles(group.use);
     if (group.form) {
       shown["form"] = to_string(*group.form);
+      shown["stages"] = shown_form(*group.form).at("stages");
       shown["devices"] = shown_holdings(*group.form, group.replicas);
     }
   }
