@@ -149,13 +149,11 @@ Result<std::map<KvPrecision, StepCost>> costs_here(const PlanOptions& options,
   }
   std::map<KvPrecision, StepCost> costs;
   for (const FingerprintOptions& wanted : *fingerprints) {
-    const StepCost cost = known_step_cost(source_of(options, model), *model.checkpoint, wanted);
-    if (!cost.of(precisions.front()).is_known()) {
-      return make_error(ErrorCode::kUnavailable,
-                        "steps of {} cannot be timed on this machine, see the warning above",
-                        model.name);
+    const auto cost = known_step_cost(source_of(options, model), *model.checkpoint, wanted);
+    if (!cost.ok()) {
+      return make_error(cost.error().code, "its steps cannot be timed: {}", cost.error().message);
     }
-    costs.emplace(wanted.kv.precision, cost);
+    costs.emplace(wanted.kv.precision, *cost);
   }
   return costs;
 }

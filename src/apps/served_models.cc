@@ -462,12 +462,15 @@ void learn_costs(OpenModel& model, const Harvest& harvest) {
   const Checkpoint& checkpoint = *model.files->checkpoint;
   FingerprintOptions wanted = fingerprint_options(replica);
   wanted.harvest = harvest;
-  const StepCost alone = known_step_cost({.model = model.setting.model.model,
-                                          .directory = model.setting.morph.variant_cache,
-                                          .version = kVersion},
-                                         checkpoint, wanted);
-  if (alone.is_known()) {
-    replica.cost = group_cost(alone, checkpoint.spec(), wanted.layers, kAssumedSums);
+  const auto alone = known_step_cost({.model = model.setting.model.model,
+                                      .directory = model.setting.morph.variant_cache,
+                                      .version = kVersion},
+                                     checkpoint, wanted);
+  if (!alone.ok()) {
+    log::warning("{}: what steps cost is not known until they run: {}", name_of(model),
+                 alone.error().message);
+  } else if (alone->is_known()) {
+    replica.cost = group_cost(*alone, checkpoint.spec(), wanted.layers, kAssumedSums);
   }
 }
 

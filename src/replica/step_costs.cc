@@ -123,8 +123,8 @@ Status forget_step_times(const StepCostSource& source, const ModelSpec& spec,
   return database.ok() ? (*database)->forget_steps(*key) : Status(database.error());
 }
 
-StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
-                         const FingerprintOptions& options) {
+Result<StepCost> known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
+                                 const FingerprintOptions& options) {
   if (const auto kept = kept_step_cost(source, checkpoint.spec(), options); kept.ok()) {
     log::info("costs of steps are known from {}", kept->origin == StepCostOrigin::kFingerprint
                                                       ? "an earlier fingerprint"
@@ -134,8 +134,7 @@ StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpo
   std::string remark;
   const auto found = learn_step_cost(source, checkpoint, options, &remark);
   if (!found.ok()) {
-    log::warning("what steps cost is not known until they run: {}", found.error().message);
-    return {};
+    return found.error();
   }
   if (found->kept_times > 0) {
     log::info("the fingerprint went on where an earlier one stopped: {} times of steps were kept",

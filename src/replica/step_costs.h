@@ -44,9 +44,9 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
 Status forget_step_times(const StepCostSource& source, const ModelSpec& spec,
                          const FingerprintOptions& options);
 
-// Returns the kept cost model, or that of a new fingerprint. Logs where it comes from, and a
-// warning if it cannot be known; its cost is then 0.
-StepCost known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
-                         const FingerprintOptions& options);
+// Returns the kept cost model, or that of a new fingerprint. Logs where it comes from. Fails with
+// the reason if it cannot be known.
+Result<StepCost> known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
+                                 const FingerprintOptions& options);
 
 }  // namespace protean

@@ -73,6 +73,22 @@ TEST_F(LostDevicesTest, AMorphOfEnginesThatHaveFailedGivesWayToAPlanForItsIntent
   EXPECT_EQ(change(), "planning");
 }
 
+TEST_F(LostDevicesTest, AModelThatIsLoadedAgainIsInService) {
+  const auto out_of_service = [&] {
+    const std::string metrics = Service::metrics_text({&serving()});
+    return metrics.find("protean:replicas_out_of_service{model_name=\"tiny\"} 1") !=
+           std::string::npos;
+  };
+  lose_devices();
+  EXPECT_TRUE(out_of_service());
+  ASSERT_TRUE(residents.put_to_sleep(serving()));
+  residents.fell_asleep(0);
+  serving().wake();
+  residents.woke(0, {});
+  EXPECT_FALSE(out_of_service());
+  EXPECT_EQ(serving().failure(), nullptr);
+}
+
 TEST_F(LostDevicesTest, AModelWithoutAnIntentOrWhoseIntentLoadsASecondCopyStaysAsItIs) {
   lose_devices();
   residents.look_at_loads();

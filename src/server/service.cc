@@ -102,9 +102,7 @@ void Service::become(ServedModel model) {
   engines_.rest.reset();
   engines_.standing.clear();
   const bool loaded = residence() == Residence::kAwake;
-  if (fleet_.groups() != nullptr) {
-    metrics_.groups({});
-  }
+  forget_failure();
   fleet_.become(model_->form, loaded);
   if (!loaded) {  // the engines report no form before they are
     metrics_.form(ReplicaId{0}, model_->form);

@@ -215,6 +215,7 @@ class Service {
   // Registers a wish and returns its id and the reply that answer_wish() gives.
   std::pair<std::uint64_t, std::shared_ptr<PendingReply>> new_wish();
   std::vector<std::pair<ReplicaId, FormWish>> standing_wishes() const;
+  void forget_failure();
   void answer_wish(std::uint64_t wish, const Result<boost::json::object>& shown);
   void record(const Finished& finished, ReplicaId replica, const Live& live);
   void cancel_unwanted(const Generation& generation);

@@ -27,6 +27,15 @@ const ReplicaFailure* Service::failure() const {
   return failed ? &groups->failed.front() : nullptr;
 }
 
+// The model has engines on devices that work. A replica that joins no other tells of its groups
+// only once it fails.
+void Service::forget_failure() {
+  if (failure() != nullptr) {
+    fleet_.groups(nullptr);
+    metrics_.groups({});
+  }
+}
+
 std::optional<TimeNs> Service::sleep_due_ns() const {
   const TimeNs stay_ns = engines_.stay_ns.value_or(limits_.sleep_idle_ns);
   if (stay_ns == kForeverNs || residence() != Residence::kAwake || state_ != ServerState::kReady) {
@@ -129,6 +138,7 @@ void Service::fall_asleep() {
 
 void Service::woke(const Status& loaded) {
   if (loaded.ok()) {
+    forget_failure();
     std::vector<Event> again;
     for (auto& [replica, wish] : std::exchange(engines_.standing, {})) {
       const auto [id, pending] = new_wish();

@@ -1,7 +1,7 @@
 // Several models in one server: each answers as if it were alone.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -401,17 +401,25 @@ describe('work in the background', () => {
       rmSync(folder, { recursive: true });
       cpSync(random, folder, { recursive: true });
       const another = /story is another model now: remove story and deploy it again, or put its files back/;
-      await call('PUT', 'intent', { intent: 'min-memory' });
-      const { error } = await until(async () => {
-        const { change } = await call('GET', 'intent');
-        return change.state === 'failed' && change;
-      }, () => server.log);
-      assert.match(error, another);
+      const failed = async () => {
+        await call('PUT', 'intent', { intent: 'min-memory' });
+        return until(async () => {
+          const { change } = await call('GET', 'intent');
+          return change.state === 'failed' && change.error;
+        }, () => server.log);
+      };
+      assert.match(await failed(), another);
       await call('POST', 'profile');
       assert.match((await until(async () => {
         const profile = await call('GET', 'profile');
         return profile.state === 'failed' && profile;
       }, () => server.log)).error, another);
+
+      rmSync(folder, { recursive: true });
+      cpSync(builtin, folder, { recursive: true });
+      const weights = readFileSync(join(folder, 'model.safetensors'));
+      writeFileSync(join(folder, 'model.safetensors'), weights.fill(0xff, 8 + Number(weights.readBigUInt64LE(0))));
+      assert.match(await failed(), /^its steps cannot be timed: .*weight/);
       assert.equal((await stream(clientOf(server), 'story')).length > 0, true);
     } finally {
       assert.equal(await server.stop(), 0, server.log);

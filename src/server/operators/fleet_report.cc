@@ -54,7 +54,6 @@ FleetReport::FleetReport(int replicas, const FormStatus& start)
 
 void FleetReport::become(const FormStatus& start, bool loaded) {
   devices_each_ = start.form.group.size();
-  groups_ = nullptr;
   if (!loaded) {
     form(ReplicaId{0}, std::make_shared<const FormStatus>(start));
   }

@@ -29,7 +29,7 @@ class FleetReport {
     forms_[index(replica)] = std::move(status);
   }
   void groups(std::shared_ptr<const GroupsStatus> status) { groups_ = std::move(status); }
-  // The only replica has other devices, which work. `start` is its form if it is not `loaded`;
+  // The only replica has other devices. `start` is its form if it is not `loaded`;
   // otherwise it reports it.
   void become(const FormStatus& start, bool loaded);
 
