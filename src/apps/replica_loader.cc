@@ -9,6 +9,7 @@
 #include "apps/serve_intent.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "device/cpu/low_priority.h"
 #include "host/machine.h"
 
 namespace protean {
@@ -33,11 +34,6 @@ std::string replacement_job(std::size_t model) {
 
 std::string profile_job(std::size_t model) {
   return fmt::format("profile {}", model);
-}
-
-// Gives freed memory back: buffers of steps are not on pages of a pool.
-void trim() {
-  ::malloc_trim(0);
 }
 
 }  // namespace
@@ -65,17 +61,31 @@ ReplicaLoader::~ReplicaLoader() {
   thread_.join();
 }
 
-// Waits before a step of a fingerprint or a layer that is loaded for a moment in which no model has
-// requests; if they go on, for a few times as long as the step before took, so that they lose a
-// small share of the CPUs. Models that requests wake come first. Returns false if the server ends
-// or an operator has taken the job back, which ends no load that has begun.
-bool ReplicaLoader::await_turn(bool to_its_end) {
+// Waits before a step of a fingerprint for a moment in which no model has requests; if they go on,
+// for a few times as long as the step before took, so that they lose a small share of the CPUs.
+// Models that requests wake come first. Returns false if the server ends or an operator has taken
+// the job back.
+bool ReplicaLoader::await_turn() {
   const TimeNs rest_ns =
       std::clamp(kRest * (steady_now_ns() - stepped_ns_), kShortestRestNs, kLongestRestNs);
-  const bool goes_on =
-      jobs_.await_turn([this] { return server_.quiet().has_value(); }, rest_ns, to_its_end);
+  const bool goes_on = jobs_.await_turn([this] { return server_.quiet().has_value(); }, rest_ns);
   stepped_ns_ = steady_now_ns();
   return goes_on;
+}
+
+// The same for a load between two of its turns, which are all as long. What is begun is loaded: at
+// once if the server ends.
+void ReplicaLoader::await_load_turn() {
+  (void)jobs_.await_turn([this] { return server_.quiet().has_value(); }, kShortestRestNs, true);
+}
+
+// Gives freed memory back, as buffers of steps are not on pages of a pool. Threads that allocate
+// wait meanwhile, so a moment without requests is preferred.
+void ReplicaLoader::trim() {
+  give([this] {
+    await_load_turn();
+    ::malloc_trim(0);
+  });
 }
 
 // Counts short jobs too, which load models.
@@ -130,7 +140,7 @@ Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resi
     learn_costs(*resident.model, harvest());
     if (!jobs_.taken_back()) {
       replicas.emplace(
-          start_replicas(*resident.model, *resident.sink, [this] { return await_turn(true); }));
+          start_replicas(*resident.model, *resident.sink, [this] { await_load_turn(); }));
     }
     if (jobs_.taken_back()) {
       replicas = withdrawn();
@@ -193,7 +203,7 @@ Status ReplicaLoader::deploy(const std::string& name, const boost::json::object&
 
 void ReplicaLoader::unload_now(std::size_t model) {
   Resident& resident = residents_[model];
-  resident.replicas.reset();
+  cpu::run_at_low_priority([&] { resident.replicas.reset(); });
   resident.model->inbox->reopen();
   trim();
   log::info("{} sleeps until it is asked for", name_of(*resident.model));
@@ -387,7 +397,8 @@ void ReplicaLoader::profile_now(std::size_t model) {
   }
   Status done;
   jobs_.run_aside([&] {
-    const auto files = open_model_files(of->asked.model);  // the model's own are in use
+    // The model's own are in use.
+    const auto files = cpu::at_low_priority([&] { return open_model_files(of->asked.model); });
     if (!files.ok()) {
       done = files.error();
       return;
@@ -425,7 +436,7 @@ std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(
 
 void ReplicaLoader::remove_now(std::size_t model) {
   placements_.remove(model);
-  residents_[model].replicas.reset();
+  cpu::run_at_low_priority([&] { residents_[model].replicas.reset(); });
   if (const auto& removed = residents_[model].model; removed && removed->replica.memory) {
     removed->replica.memory->leave();  // others may keep the model for a while
   }

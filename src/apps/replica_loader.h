@@ -69,7 +69,9 @@ class ReplicaLoader final : public ModelLoader {
     std::unique_ptr<Next> next = {};     // null unless its engine morphs for an intent
   };
 
-  bool await_turn(bool to_its_end = false);
+  bool await_turn();
+  void await_load_turn();
+  void trim();
   Harvest harvest();
   OpenOptions open_options();
   void give(std::function<void()> job, std::string name = {});

@@ -53,10 +53,10 @@ struct ReplicaOptions {
   std::int64_t most_pages = 0;  // pages that a device may have later, if more than in the sizing
 };
 
-// Where weights are loaded from, and what is asked after each layer (see Harvest); may be empty.
+// Where weights are loaded from. See WorkerOptions for `await_turn`.
 struct WeightSource {
   const Checkpoint& checkpoint;
-  std::function<bool()> await_turn = {};
+  std::function<void()> await_turn = {};
 };
 
 // Returns true if the model may trade memory with others: a policy changes its form and its KV, and
