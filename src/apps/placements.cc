@@ -49,7 +49,7 @@ std::string reason_of(const MovableModel& model, const ModelMove& move) {
                     "other models make its answers {:.2f} times slower now and {:.2f} times there: "
                     "saves {:.1f} busy seconds, costs {:.1f} there and back {}",
                     move.slowed, move.slowed_to, move.saves_s, move.costs_s,
-                    move.in_place ? "in place" : "as a second copy");
+                    move.in_place ? "in place" : "with the model loaded anew");
 }
 
 IntentWish wish_of(const MovableModel& model, const ModelMove& move) {

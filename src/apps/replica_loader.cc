@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/hand_over.h"
 #include "apps/renew_files.h"
 #include "apps/serve_intent.h"
 #include "base/log.h"
@@ -288,8 +289,8 @@ void ReplicaLoader::fail_to_replace(std::size_t model, const Error& error) {
   server_.not_replaced(model, error);
 }
 
-// Plans, and has the engine morph to the configuration if it can; if the model sleeps, it wakes in
-// the new form. The model may be removed meanwhile, or wake.
+// Plans, and has the engine morph to the configuration if it can, or hands its requests over; if
+// the model sleeps, it wakes in the new form. The model may be removed meanwhile, or wake.
 void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   const std::shared_ptr<OpenModel> before = residents_[model].model;
   if (before == nullptr) {
@@ -325,7 +326,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   auto morph = in_place(*before, *opened, unclaimed_bytes());
   Next next{wish, {}, *std::move(opened), began_ns};
   if (!morph.ok()) {
-    serve_copy(model, std::move(next), morph.error().message);
+    serve_anew(model, std::move(next), morph.error().message);
     return;
   }
   next.in_place = *std::move(morph);
@@ -341,7 +342,7 @@ void ReplicaLoader::morphed_now(std::size_t model, const Status& how) {
     return;
   }
   if (!how.ok()) {
-    serve_copy(model, std::move(*next), how.error().message);
+    serve_anew(model, std::move(*next), how.error().message);
     return;
   }
   OpenModel& served = *residents_[model].model;
@@ -351,6 +352,61 @@ void ReplicaLoader::morphed_now(std::size_t model, const Status& how) {
   log::info("{} is served for {} after {:.2f} s, in place: {}", name_of(served), next->wish.intent,
             seconds_since(next->began_ns), next->copy.plan.configuration);
   server_.kept(model);
+}
+
+// Hands requests over to the model in its new configuration if that can be.
+void ReplicaLoader::serve_anew(std::size_t model, Next next, const std::string& why) {
+  const Resident& resident = residents_[model];
+  const bool awake = resident.replicas != nullptr;
+  const Status possible = awake ? check_hand_over(*resident.model, next.copy) : Status();
+  if (!possible.ok()) {
+    serve_copy(model, std::move(next), possible.error().message);
+  } else if (awake && memory_of(next.copy) > unclaimed_bytes()) {
+    serve_copy(model, std::move(next), why + ", and there is no memory for both");
+  } else {
+    hand_over(model, std::move(next), why);
+  }
+}
+
+// Loads the model next to the one that serves, whose requests and KV it takes over between two
+// steps. Nothing is loaded of a model that sleeps, or fell asleep meanwhile: it wakes in the new
+// configuration. It may be removed meanwhile.
+void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& why) {
+  server_.changes(model, {.in_place = std::nullopt, .why = why, .hands_over = true});
+  next.copy.replica.turns = residents_[model].model->replica.turns;
+  std::optional<Result<LoadedWorkers>> loaded;
+  if (residents_[model].replicas != nullptr) {
+    jobs_.run_aside([&] {
+      learn_costs(next.copy, harvest());
+      loaded.emplace(jobs_.taken_back() ? withdrawn() : load_workers_of(next.copy, [this] {
+        await_load_turn();
+      }));
+    });
+  }
+  if (jobs_.taken_back()) {
+    loaded = withdrawn();
+    trim();
+  }
+  if (loaded && !loaded->ok()) {
+    fail_to_replace(model, loaded->error());
+    return;
+  }
+  Resident& resident = residents_[model];
+  if (resident.model == nullptr) {
+    return;
+  }
+  if (loaded && resident.replicas != nullptr) {
+    if (const Status how = resident.replicas->succeed(**std::move(loaded)); !how.ok()) {
+      serve_copy(model, std::move(next), how.error().message);
+      return;
+    }
+  }
+  loaded.reset();
+  trim();
+  log::info("{} is served for {} after {:.2f} s, handed over: {}", name_of(*resident.model),
+            next.wish.intent, seconds_since(next.began_ns), next.copy.plan.configuration);
+  server_.succeeded(model, take_over(*resident.model, std::move(next.copy)));
+  add_placement(model);
 }
 
 // Loads the model next to the one that it replaces if there is memory for both.

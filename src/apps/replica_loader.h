@@ -55,7 +55,7 @@ class ReplicaLoader final : public ModelLoader {
   void requests_ended() override { jobs_.look_again(); }
 
  private:
-  // What a model is to become by a morph, and the same as a second copy.
+  // What a model is to become by a morph, and the same as it would be loaded.
   struct Next {
     IntentWish wish;
     FormWish in_place;
@@ -83,6 +83,8 @@ class ReplicaLoader final : public ModelLoader {
   void deploy_now(ModelSetting setting);
   void replace_now(std::size_t model, const IntentWish& wish);
   void morphed_now(std::size_t model, const Status& how);
+  void serve_anew(std::size_t model, Next next, const std::string& why);
+  void hand_over(std::size_t model, Next next, const std::string& why);
   void serve_copy(std::size_t model, Next next, const std::string& why);
   void fail_to_replace(std::size_t model, const Error& error);
   void profile_now(std::size_t model);

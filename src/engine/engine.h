@@ -121,6 +121,14 @@ class Engine {
   EngineState release_all(TimeNs now_ns);
   void absorb(EngineState state, TimeNs now_ns);
   std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
+  // Succession, see Scheduler.
+  bool kv_in_place() const { return kv_settled() && scheduler_.kv_in_place(); }
+  std::vector<HeldBlock> held_blocks() const { return scheduler_.held_blocks(); }
+  bool holds(const HeldBlock& held) const { return scheduler_.holds(held); }
+  void lend(std::span<const BlockId> blocks) { scheduler_.lend(blocks); }
+  std::int64_t longest() const { return scheduler_.longest(); }
+  // Returns what goes on in an engine that succeeds this one without its requests.
+  EngineState counters() const;
   const SchedulerConfig& limits() const { return scheduler_.config(); }
   // Requests that need more blocks than `now` are refused, as kUnavailable up to `later`. An engine
   // whose form may change promises as much as that allows once its form is not held.

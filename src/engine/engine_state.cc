@@ -51,14 +51,21 @@ Result<EngineStates> split_homes(EngineState& all, const Homes& homes, bool pree
   return result;
 }
 
-EngineState Engine::release_all(TimeNs now_ns) {
-  begin(now_ns);
-  check(quiet(), "an engine gives up all at rest only");
-  EngineState state{.scheduler = scheduler_.release_all(), .live = std::exchange(live_, {})};
+EngineState Engine::counters() const {
+  EngineState state{.scheduler = scheduler_.counters()};
   if (steering_) {
     state.form = steering_->state();
   }
   state.times = times_;
+  return state;
+}
+
+EngineState Engine::release_all(TimeNs now_ns) {
+  begin(now_ns);
+  check(quiet(), "an engine gives up all at rest only");
+  EngineState state = counters();
+  state.scheduler = scheduler_.release_all();
+  state.live = std::exchange(live_, {});
   timers_.clear();
   for (auto& [request, live] : state.live) {
     live.timer_ns = -1;

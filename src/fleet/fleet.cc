@@ -12,10 +12,10 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
              KvExchange* exchange, GroupConfig groups)
     : dispatch_(dispatch),
       sink_(sink),
-      exchanges_(exchange != nullptr),
       stations_(members.size()),
       grouping_(std::move(groups), stations_, *this),
       seen_(members.size()),
+      succession_(stations_, exchange, *this),
       scaling_(grouping_, stations_, seen_, formed_),
       migrations_(grouping_, stations_, seen_, exchange),
       watch_(grouping_, stations_, migrations_),
@@ -23,6 +23,7 @@ Fleet::Fleet(Dispatch dispatch, const std::vector<Member>& members, TokenSink& s
       dropping_(grouping_, stations_, seen_),
       demand_(static_cast<int>(members.size()), grouping_.config().scaler_after_ns) {
   check(!members.empty(), "a fleet has a replica");
+  succession_.serves(members.front().form);
   TokenSink& outputs = *this;
   for (std::size_t i = 0; i < members.size(); ++i) {
     EngineConfig config = members[i].engine;
@@ -50,6 +51,10 @@ void Fleet::handle(Event event) {
   const TimeNs now_ns = event.at_ns;
   const ReplicaId replica = event.replica;
   const auto pass_on = [&] { at(replica).handle(std::move(event)); };
+  if (index_of(replica) >= stations_.size()) {
+    succession_.on(event);
+    event.what = Tick{};
+  }
   std::visit(Overloaded{[&](Arrival& arrival) { on(arrival, now_ns); },
                         [&](const Cancel& cancel) { on(cancel, now_ns); },
                         [&](const BlocksCopied& copied) { on(copied, now_ns); },
@@ -85,6 +90,7 @@ void Fleet::handle(Event event) {
              event.what);
   migrations_.advance(now_ns);
   follow_moved(migrations_.take_moved());
+  advance_succession(now_ns);
   spread_queue(now_ns);
   if (dispatch_.migrate == MigratePolicy::kLoad) {
     migrations_.balance(scaling_, now_ns);
@@ -233,7 +239,7 @@ void Fleet::on(const WantMigration& want, ReplicaId from, TimeNs now_ns) {
 }
 
 Result<int> Fleet::migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns) {
-  if (!exchanges_ || from == to) {
+  if (!migrations_.exchanges() || from == to) {
     return make_error(ErrorCode::kInvalidArgument,
                       "requests cannot move from replica {} to replica {}: name two replicas of a "
                       "server that has several",
@@ -271,7 +277,8 @@ void Fleet::on(const WantGroups& want, TimeNs now_ns) {
 void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
   const bool changes = grouping_.changes(replica);
   const Station& station = stations_[index_of(replica)];
-  const bool serves = !changes && !station.parked && station.failure.empty();
+  const bool serves =
+      !changes && !station.parked && station.failure.empty() && !succession_.running();
   const std::int64_t least =
       serves && grouping_.is_group(replica) ? grouping_.least_kv_blocks(replica) : 0;
   if (serves && want.wish.kv_blocks.value_or(least) >= least) {
@@ -297,6 +304,9 @@ void Fleet::on(WantForm& want, ReplicaId replica, TimeNs now_ns) {
 std::string Fleet::why_not(ReplicaId replica) const {
   if (grouping_.changes(replica)) {
     return "is joining or leaving a group: ask again when that has ended";
+  }
+  if (succession_.running()) {
+    return "hands its requests over to other devices: ask again when that has ended";
   }
   return stations_[index_of(replica)].parked ? "serves in a group: name the group's first replica"
                                              : "is out of service: start the server again";
@@ -413,8 +423,10 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
       next_ns = std::min(next_ns.value_or(*deadline_ns), *deadline_ns);
     }
   }
-  if (const auto within_ns = watch_.look_within_ns()) {
-    next_ns = std::min(next_ns.value_or(now_ns_ + *within_ns), now_ns_ + *within_ns);
+  for (const auto within_ns : {watch_.look_within_ns(), succession_.look_within_ns()}) {
+    if (within_ns) {
+      next_ns = std::min(next_ns.value_or(now_ns_ + *within_ns), now_ns_ + *within_ns);
+    }
   }
   return next_ns;
 }

@@ -24,6 +24,7 @@
 #include "fleet/router.h"
 #include "fleet/scaling.h"
 #include "fleet/station.h"
+#include "fleet/succession.h"
 #include "fleet/weighing.h"
 #include "ports/event.h"
 #include "ports/executor.h"
@@ -31,15 +32,6 @@
 #include "ports/token_sink.h"
 
 namespace protean {
-
-// One replica of a fleet. The executor must outlive the fleet.
-struct Member {
-  EngineConfig engine;  // its ReplicaId is given by the fleet
-  Executor* executor = nullptr;
-  // If nothing ends for so long although the executor has something to do, its devices have failed;
-  // 0: they never fail.
-  TimeNs device_timeout_ns = 0;
-};
 
 // All replicas of a model: their engines and the router before them. Takes the events of all, each
 // with its ReplicaId, and sends all outputs to one sink, each batch with its ReplicaId.
@@ -83,6 +75,18 @@ class Fleet : private TokenSink {
   // Scheduler::all_decoding(), to move to another, a few at a time. Returns how many were chosen.
   // Each may still stay, if it ends before or the other replica has no room for it.
   Result<int> migrate(ReplicaId from, ReplicaId to, int requests, TimeNs now_ns);
+
+  // Lets another executor, with an engine of its own, take the place of the only replica's with all
+  // requests and their KV, while they go on (Succession). Until the switch, `as`, which names no
+  // replica, names its executor in events and for the exchange. Its KV has the same precision and
+  // tokens in a block. Fails if the fleet has several replicas, no exchange or devices that can
+  // join, if its devices have failed, or if a request could never run there.
+  Status succeed(const Member& by, ReplicaId as, TimeNs now_ns);
+  // Calls it off unless the switch comes first; take_succeeded() tells.
+  void call_off_succession(TimeNs now_ns);
+  // Returns how a succession has ended, once. On failure the replica goes on as it was, and the
+  // executor that was to succeed it is not called any more.
+  std::optional<Status> take_succeeded() { return succession_.take_ended(); }
 
   bool idle() const;
   std::size_t size() const { return stations_.size(); }
@@ -130,6 +134,7 @@ class Fleet : private TokenSink {
   void await_survivors(Arrival& arrival, TimeNs now_ns);
   void watch(TimeNs now_ns);
   void take_out(ReplicaId replica, const std::string& why, TimeNs now_ns);
+  void advance_succession(TimeNs now_ns);
   void tick(TimeNs now_ns);
   std::optional<std::size_t> least_loaded_without_queue() const;
   void spread_queue(TimeNs now_ns);
@@ -141,10 +146,10 @@ class Fleet : private TokenSink {
 
   const Dispatch dispatch_;
   TokenSink& sink_;
-  const bool exchanges_;           // requests that decode can move
   std::vector<Station> stations_;  // by replica
   Grouping grouping_;
-  std::vector<Observation> seen_;                   // by replica, of its latest batch
+  std::vector<Observation> seen_;  // by replica, of its latest batch
+  Succession succession_;
   std::unordered_map<RequestId, ReplicaId> owner_;  // of requests that have not ended
   RouteCandidates candidates_;                      // a member, so that its memory is reused
   std::size_t turn_ = 0;

@@ -46,6 +46,7 @@ void Fleet::watch(TimeNs now_ns) {
   const auto take_out_late = [&](ReplicaId late, TimeNs timeout_ns) {
     take_out(late, fmt::format("has not answered for {} s", timeout_ns / kNsPerS), now_ns);
   };
+  succession_.watch(idle_ns, now_ns);
   for (std::size_t i = 0; i < stations_.size(); ++i) {
     for (const ReplicaId late : watch_.late_steps(i, idle_ns, now_ns)) {
       take_out_late(late, watch_.timeout_ns(i));
@@ -84,6 +85,10 @@ void Fleet::take_out(ReplicaId replica, const std::string& why, TimeNs now_ns) {
     held.at.reset();  // any group may hold it, because runs of neighbours have gaps now
   }
   attempts_.held_anywhere();
+  if (succession_.replace_failed(now_ns)) {
+    advance_succession(now_ns);
+    return;
+  }
   grouping_.fail(replica, why, now_ns);
 }
 

@@ -32,6 +32,7 @@ class LiveMigrations {
   LiveMigrations(const Grouping& grouping, const std::vector<Station>& stations,
                  const std::vector<Observation>& seen, KvExchange* exchange);
 
+  bool exchanges() const { return exchange_ != nullptr; }
   // Returns true if requests may move to the replica and from it.
   bool may_migrate(ReplicaId replica) const;
   // Chooses up to `requests` that decode in one replica to move to another, in the order of

@@ -4,10 +4,23 @@
 #include <memory>
 #include <string>
 
+#include "base/units.h"
+#include "contract/form.h"
 #include "engine/engine.h"
 #include "fleet/joint_steps.h"
+#include "ports/executor.h"
 
 namespace protean {
+
+// One replica of a fleet. The executor must outlive the fleet.
+struct Member {
+  EngineConfig engine;  // its ReplicaId is given by the fleet
+  Executor* executor = nullptr;
+  // If nothing ends for so long although the executor has something to do, its devices have failed;
+  // 0: they never fail.
+  TimeNs device_timeout_ns = 0;
+  Form form = {};  // as loaded; matters only where one replica succeeds another
+};
 
 // A replica's place in a fleet. Its engine changes when replicas become one group or a group
 // splits.

@@ -22,6 +22,10 @@ class KvExchange {
   // either, and no device may change which heads it holds. A unified group must have computed
   // a step since its replicas were unified.
   virtual void copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) = 0;
+
+  // The executor of a fleet's only replica has been succeeded by another one (Fleet::succeed()),
+  // which reports under the replica's id from now on. The fleet calls the former executor no more.
+  virtual void succeeded() {}
 };
 
 }  // namespace protean

@@ -201,6 +201,11 @@ struct FleetLoad {
   // No request follows those that were sent.
   void enough() { count_ = sent_; }
   std::int64_t traded_bytes() const { return replicas_->traded_bytes(); }
+  // Has the model served as these options say. Requests go on meanwhile.
+  Status succeed(const ReplicaOptions& options) {
+    auto loaded = load_workers(options, {*checkpoint_});
+    return loaded.ok() ? replicas_->succeed(*std::move(loaded)) : loaded.error();
+  }
 
   Inbox inbox{1024};
   FleetOutputs outputs;

@@ -361,6 +361,30 @@ TEST_F(SharedMemoryTest, WhatAModelWhoseDeviceHangsHasBorrowedIsLost) {
   EXPECT_LT(lender.wish->pages, 256);
 }
 
+TEST_F(SharedMemoryTest, WhatSucceedsAModelBorrowsForItself) {
+  PlayedModel lender(all, 256, {{}});
+  lender.follows = true;
+  lender.need(20, 0);
+  const ReplicaOptions options = trading("512KiB");
+  const ReplicaOptions next = trading("512KiB");
+  FleetLoad borrower(options, *this);
+  TimeNs succeeded_ns = 0;
+  borrower.run(20'000, 48, [&](const OutputBatch& batch) {
+    const bool borrows = batch.memory && batch.memory->quota_bytes > own_bytes(options);
+    if (borrows && succeeded_ns == 0) {
+      const Status how = borrower.succeed(next);
+      EXPECT_TRUE(how.ok()) << how.error().message;
+      options.memory->leave();
+      succeeded_ns = steady_now_ns();
+    } else if (borrows && batch.at_ns > succeeded_ns) {
+      borrower.enough();
+    }
+  });
+  EXPECT_GT(succeeded_ns, 0);
+  EXPECT_LT(borrower.answers.size(), 20'000U);
+  EXPECT_EQ(all->claimed_bytes(), 256 * kPage + own_bytes(next)) << "the former one has left";
+}
+
 // One model is idle and lends memory to another one under load; then it has a load itself.
 TEST_F(SharedMemoryTest, TradesChangeNoToken) {
   constexpr std::uint64_t kMostRequests = 20'000;

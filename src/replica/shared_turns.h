@@ -28,8 +28,8 @@ class SharedTurns {
   FairTurns turns_;
 };
 
-// The turns of the devices on which one model is served: of one configuration, however often it is
-// unloaded and loaded again.
+// The turns of the devices on which one model is served, however often it is unloaded and loaded
+// again, and also those of a configuration that hands its requests over to another one.
 class ModelTurns final : public TimeShare, public std::enable_shared_from_this<ModelTurns> {
  public:
   ModelTurns(std::shared_ptr<SharedTurns> all, int priority)

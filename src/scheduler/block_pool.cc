@@ -13,6 +13,7 @@ BlockPool::BlockPool(std::int64_t blocks) : links_(1, {kSentinel, kSentinel}) {
 
 void BlockPool::reserve(std::int64_t blocks) {
   references_.reserve(static_cast<std::size_t>(blocks));
+  contents_.reserve(static_cast<std::size_t>(blocks));
   links_.reserve(static_cast<std::size_t>(blocks) + 1);
 }
 
@@ -22,6 +23,7 @@ std::optional<BlockId> BlockPool::allocate() {
   }
   const BlockId block = links(kSentinel).next;
   acquire(block);
+  contents_[index(block)] = ++allocations_;
   return block;
 }
 
@@ -60,6 +62,7 @@ void BlockPool::grow(std::int64_t blocks) {
   check(blocks > before && blocks < std::numeric_limits<BlockId>::max(), "pool size out of range");
   check(limit_ == before, "a pool that shrinks does not grow");
   references_.resize(static_cast<std::size_t>(blocks), 0);
+  contents_.resize(static_cast<std::size_t>(blocks), 0);
   links_.resize(static_cast<std::size_t>(blocks) + 1);
   limit_ = blocks;
   offer_first(static_cast<BlockId>(before), static_cast<BlockId>(blocks));
@@ -91,6 +94,7 @@ std::optional<BlockId> BlockPool::vacate(BlockId block) {
 void BlockPool::finish_shrink() {
   check(leaving_ == 0, "a block in use cannot leave");
   references_.resize(static_cast<std::size_t>(limit_));
+  contents_.resize(static_cast<std::size_t>(limit_));
   links_.resize(static_cast<std::size_t>(limit_) + 1);
 }
 

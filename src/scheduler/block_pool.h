@@ -23,6 +23,8 @@ class BlockPool {
   std::int64_t free() const { return free_; }  // blocks that can be allocated now
   std::int64_t used() const { return used_; }  // blocks with references
   int references(BlockId block) const { return references_[index(block)]; }
+  // Returns a number that the block keeps until it is allocated again.
+  std::uint64_t content(BlockId block) const { return contents_[index(block)]; }
   std::vector<BlockId> free_blocks() const;  // the longest free one first
 
   // Returns the block that has been free longest, with one reference; nothing if none is free.
@@ -58,11 +60,13 @@ class BlockPool {
   void offer_first(BlockId begin, BlockId end);
 
   std::vector<int> references_;
+  std::vector<std::uint64_t> contents_;
   std::vector<Links> links_;  // block i is at i + 1; free blocks form a ring through the sentinel
   std::int64_t limit_ = 0;
   std::int64_t free_ = 0;
   std::int64_t used_ = 0;
   std::int64_t leaving_ = 0;
+  std::uint64_t allocations_ = 0;
 };
 
 }  // namespace protean

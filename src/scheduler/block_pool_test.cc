@@ -45,6 +45,19 @@ TEST(BlockPool, CountsAgreeWithANaiveModel) {
   }
 }
 
+TEST(BlockPool, ABlockHasOtherContentOnceItIsAllocatedAgain) {
+  BlockPool pool(2);
+  const BlockId block = pool.allocate().value();
+  const std::uint64_t content = pool.content(block);
+  pool.release(block);
+  pool.acquire(block);  // such as for a cached prefix
+  EXPECT_EQ(pool.content(block), content);
+  pool.release(block);
+  pool.allocate();
+  EXPECT_EQ(pool.allocate(), block);
+  EXPECT_NE(pool.content(block), content);
+}
+
 TEST(BlockPool, NewBlocksAreAllocatedBeforeCachedOnes) {
   BlockPool pool(2);
   EXPECT_EQ(pool.allocate(), 0);

@@ -49,6 +49,11 @@ class PrefixCache {
   void move(BlockId from, BlockId to);
 
   bool has(BlockId block) const { return entry_of(block) >= 0; }
+  // Returns true if the block is of these precisions and the one before it has not gone.
+  bool follows_its_parent(BlockId block, std::uint32_t precision_tag) const {
+    const EntryId id = entry_of(block);
+    return id >= 0 && entry(id).precision_tag == precision_tag && !orphaned(entry(id));
+  }
   // Returns all blocks of these precisions that match() can find, parents first.
   std::vector<CachedBlock> chains(std::uint32_t precision_tag) const;
   void clear();  // forgets all blocks

@@ -91,6 +91,14 @@ struct Demand {
   TimeNs waiting_since_ns = -1;    // since when the sequence that waits longest waits; -1: none
 };
 
+// A block that holds KV, or is to hold that of a sequence.
+struct HeldBlock {
+  BlockId block = 0;
+  std::uint64_t content = 0;  // see BlockPool::content()
+  int tokens = 0;             // leading tokens with KV; the others are written by later steps
+  bool idle = false;          // no sequence uses it: it is only cached
+};
+
 // The result of a step, by request.
 struct StepOutcome {
   int tokens = 0;
@@ -150,11 +158,32 @@ class Scheduler {
   // Gives up all sequences and all cached blocks of the present precisions. The scheduler is empty
   // then, keeps its counters, and has forgotten all cached blocks.
   SchedulerState release_all();
+  // Returns what such a state has without sequences and blocks.
+  SchedulerState counters() const {
+    return {.last_step = latest_.step, .hit_share = hit_share_, .totals = totals_};
+  }
   // Takes a state whose blocks are all here, with its KV. The scheduler must be empty. Sequences
   // that computed the same blocks share them afterwards.
   void absorb(SchedulerState state);
   // Returns the blocks that hold KV: those that sequences use and those that are cached.
   std::vector<BlockId> live_blocks() const;
+
+  // Succession: another scheduler takes the place of this one with a copy of its KV.
+
+  // Returns false if blocks have moved within this scheduler and no step has ended since, so that
+  // their content may not be where it belongs.
+  bool kv_in_place() const { return completed() >= exchange_.moved_before_step; }
+  // Returns the blocks of sequences, in order of their places, then those that are cached at the
+  // present precisions, the latest used first. Returns none unless kv_in_place().
+  std::vector<HeldBlock> held_blocks() const;
+  // Returns true if the block still holds what it held, and that is of use.
+  bool holds(const HeldBlock& held) const {
+    return pool_.content(held.block) == held.content &&
+           (pool_.references(held.block) > 0 || cache_.has(held.block));
+  }
+  // Keeps the content of blocks until give_back(), whatever becomes of their sequences.
+  void lend(std::span<const BlockId> blocks);
+  std::int64_t longest() const;  // tokens of the longest sequence here when it ends
 
   // Gives up all sequences, in order of their places, and all KV, also in the middle of steps: what
   // the steps in flight bring is lost and must not be passed to complete(). The sequences keep
@@ -312,6 +341,9 @@ class Scheduler {
   std::vector<BlockId> match(const CacheScope& scope, std::span<const TokenId> tokens) const;
   std::int64_t uncached(const CacheScope& scope, std::span<const TokenId> tokens,
                         int reusable) const;
+  std::uint64_t completed() const {
+    return in_flight_.empty() ? latest_.step : in_flight_.front().id.value - 1;
+  }
   std::int64_t blocks_for(std::int64_t tokens) const;
   std::int64_t blocks_to_end(std::int64_t prompt, std::int64_t max_tokens) const;
   CacheScope scope_of(const Sequence& sequence) const;

@@ -11,10 +11,8 @@ namespace protean {
 SchedulerState Scheduler::release_all() {
   check(in_flight_.empty() && !exchanges_kv() && !shrinking(),
         "a scheduler gives up all at rest only");
-  SchedulerState state{.cached = cache_.chains(precision_tag_),
-                       .last_step = latest_.step,
-                       .hit_share = hit_share_,
-                       .totals = totals_};
+  SchedulerState state = counters();
+  state.cached = cache_.chains(precision_tag_);
   std::vector<bool> reached(static_cast<std::size_t>(pool_.total()), false);
   for (const CachedBlock& cached : state.cached) {
     reached[static_cast<std::size_t>(cached.block)] = true;
@@ -57,7 +55,7 @@ void Scheduler::absorb(SchedulerState state) {
   latest_.step = std::max(latest_.step, state.last_step);
   hit_share_ = state.hit_share;
   totals_ = state.totals.value_or(totals_);
-  exchange_.moved_before_step = latest_.step + 1;
+  exchange_.moved_before_step = state.kv_in_place ? 0 : latest_.step + 1;
   const auto stands_for = absorb_cached(state);
   for (std::unique_ptr<Sequence>& sequence : state.running) {
     sequence->precision_tag = precision_tag_;
@@ -132,6 +130,42 @@ std::vector<BlockId> Scheduler::live_blocks() const {
     }
   }
   return live;
+}
+
+std::vector<HeldBlock> Scheduler::held_blocks() const {
+  std::vector<HeldBlock> held;
+  if (!kv_in_place()) {
+    return held;
+  }
+  std::vector<bool> listed(static_cast<std::size_t>(pool_.total()), false);
+  const auto list = [&](BlockId block, int tokens, bool idle) {
+    if (!listed[static_cast<std::size_t>(block)]) {
+      listed[static_cast<std::size_t>(block)] = true;
+      held.push_back({block, pool_.content(block), tokens, idle});
+    }
+  };
+  for (const auto& [place, sequence] : running_) {
+    int computed = sequence->computed;
+    for (const BlockId block : sequence->blocks) {
+      list(block, std::clamp(computed, 0, config_.block_tokens), false);
+      computed -= config_.block_tokens;
+    }
+  }
+  const std::vector<BlockId> free = pool_.free_blocks();
+  for (auto block = free.rbegin(); block != free.rend(); ++block) {
+    if (cache_.follows_its_parent(*block, precision_tag_)) {
+      list(*block, config_.block_tokens, true);
+    }
+  }
+  return held;
+}
+
+std::int64_t Scheduler::longest() const {
+  std::int64_t longest = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    longest = std::max(longest, std::int64_t{sequence->prompt_tokens} + sequence->asks.max_tokens);
+  }
+  return longest;
 }
 
 }  // namespace protean

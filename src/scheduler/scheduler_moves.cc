@@ -92,9 +92,7 @@ void Scheduler::adopt(std::unique_ptr<Sequence> sequence, std::vector<BlockId> b
 
 std::optional<Scheduler::Decoding> Scheduler::decoding(RequestId request) const {
   const auto found = sequences_.find(request);
-  const std::uint64_t completed =
-      in_flight_.empty() ? latest_.step : in_flight_.front().id.value - 1;
-  if (found == sequences_.end() || shrinking() || completed < exchange_.moved_before_step) {
+  if (found == sequences_.end() || shrinking() || !kv_in_place()) {
     return std::nullopt;
   }
   const Sequence& sequence = *found->second;
@@ -140,11 +138,15 @@ std::vector<BlockId> Scheduler::lend(RequestId request, std::size_t first, std::
   check(first + count <= blocks.size(), "a sequence lends blocks that it has");
   const auto begin = blocks.begin() + static_cast<std::ptrdiff_t>(first);
   std::vector<BlockId> lent(begin, begin + static_cast<std::ptrdiff_t>(count));
-  for (const BlockId block : lent) {
+  lend(lent);
+  return lent;
+}
+
+void Scheduler::lend(std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
     pool_.acquire(block);
   }
-  exchange_.lent.insert(exchange_.lent.end(), lent.begin(), lent.end());
-  return lent;
+  exchange_.lent.insert(exchange_.lent.end(), blocks.begin(), blocks.end());
 }
 
 void Scheduler::give_back(std::span<const BlockId> lent) {

@@ -30,6 +30,14 @@ bool earlier(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>
   return a->place < b->place;
 }
 
+// Takes the KV of a sequence that finds no room.
+void preempt(Sequence& sequence) {
+  sequence.blocks.clear();
+  sequence.cached = 0;
+  sequence.computed = sequence.planned = 0;
+  ++sequence.usage.preemptions;
+}
+
 // Places sequences of all homes in one order of arrivals: those of one home keep theirs.
 void number_arrivals(SchedulerState& state) {
   std::vector<Sequence*> all;
@@ -334,13 +342,6 @@ class Divider {
     }
   }
 
-  static void preempt(Sequence& sequence) {
-    sequence.blocks.clear();
-    sequence.cached = 0;
-    sequence.computed = sequence.planned = 0;
-    ++sequence.usage.preemptions;
-  }
-
   const SchedulerState& state_;
   const Homes homes_;
   std::vector<std::vector<bool>> needed_;  // by home and block: a running sequence there uses it
@@ -397,6 +398,53 @@ Result<HomeStates> split_homes(SchedulerState& all, const Homes& homes, bool pre
     return *std::move(why);
   }
   return divider.take(all);
+}
+
+void move_state(SchedulerState& state, std::span<const BlockId> places, bool keeps_cached) {
+  const auto place_of = [&](BlockId block) { return block < 0 ? -1 : places[at(block)]; };
+  std::vector<bool> kept(places.size(), false);
+  std::vector<CachedBlock> cached;
+  for (CachedBlock& block : state.cached) {
+    const bool has_parent = block.parent < 0 || kept[at(block.parent)];
+    if (keeps_cached && has_parent && place_of(block.block) >= 0) {
+      kept[at(block.block)] = true;
+      block.block = place_of(block.block);
+      block.parent = place_of(block.parent);
+      cached.push_back(std::move(block));
+    }
+  }
+  state.cached = std::move(cached);
+  std::vector<BlockId> idle;
+  for (const BlockId block : state.idle) {
+    if (kept[at(block)]) {
+      idle.push_back(place_of(block));
+    }
+  }
+  state.idle = std::move(idle);
+  Sequences running;
+  for (std::unique_ptr<Sequence>& sequence : state.running) {
+    const bool stays = std::all_of(sequence->blocks.begin(), sequence->blocks.end(),
+                                   [&](BlockId block) { return place_of(block) >= 0; });
+    if (!stays) {
+      preempt(*sequence);
+      state.waiting.push_back(std::move(sequence));
+      if (state.totals) {
+        ++state.totals->preemptions_total;
+      }
+      continue;
+    }
+    for (BlockId& block : sequence->blocks) {
+      block = place_of(block);
+    }
+    if (!keeps_cached) {  // KV of two precisions is not reused
+      sequence->cached = 0;
+      sequence->cacheable = false;
+    }
+    running.push_back(std::move(sequence));
+  }
+  state.running = std::move(running);
+  std::sort(state.waiting.begin(), state.waiting.end(), earlier);
+  state.kv_in_place = true;
 }
 
 }  // namespace protean

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct SchedulerState {
   double hit_share = 0;
   // Counters that go on in the scheduler that absorbs the state; nothing: that one has its own.
   std::optional<Observation> totals;
+  bool kv_in_place = false;  // before the first step of the scheduler that absorbs the state
 };
 
 // Replicas whose KV caches become one, or the reverse.
@@ -56,5 +58,10 @@ struct HomeStates {
 // if a request needs more blocks than the smallest home has; with kExhausted if the running
 // sequences find no room, unless `preempts`.
 Result<HomeStates> split_homes(SchedulerState& all, const Homes& homes, bool preempts);
+
+// Renames the blocks of a state for the KV cache to which they were copied. `places` has the new id
+// of each block, -1 if it was not copied. Sequences that lack a block are preempted. Cached blocks
+// are dropped if they or those before them lack a copy, or all of them unless `keeps_cached`.
+void move_state(SchedulerState& state, std::span<const BlockId> places, bool keeps_cached);
 
 }  // namespace protean

@@ -86,11 +86,13 @@ struct IntentPlan {
   std::shared_ptr<const std::string> estimates;
 };
 
-// How a model comes to another configuration: its engine morphs to it, in place, or the model is
-// loaded once more as a second copy.
+// How a model comes to another configuration: its engine morphs to it, in place; or the model is
+// loaded once more, and then either takes over all requests with their KV, or serves new requests
+// as a second copy.
 struct ConfigurationChange {
-  std::optional<FormWish> in_place;  // nothing: a second copy
+  std::optional<FormWish> in_place;  // nothing: it is loaded once more
   std::string why;
+  bool hands_over = false;  // requests go on in what is loaded
 };
 
 // How far the profiling of a model is.
@@ -116,8 +118,10 @@ class ModelLoader {
   // Fails if the fields make no sense.
   virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
   // Plans how to serve a model for another intent. If its engine can become that by a morph, now or
-  // when it wakes, asks the server for it; otherwise opens the model to take the place of the one
-  // that serves: loaded if both fit in memory, else to be loaded when the former one is removed.
+  // when it wakes, asks the server for it; else, if both fit in memory and KV is stored alike,
+  // loads the model next to the one that serves, to which it hands its requests over; otherwise
+  // opens the model to take the place of the one that serves: loaded if both fit in memory, else to
+  // be loaded when the former one is removed.
   virtual void replace(std::size_t model, const IntentWish& wish) = 0;
   // Take back what was asked for, which then fails: at once if it has not begun, else when what it
   // times or loads at the moment is done. What has ended by then stays.

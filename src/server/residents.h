@@ -19,14 +19,14 @@
 namespace protean {
 
 // A change of a model's intent, from when it is asked for. The model's engine morphs to the
-// configuration that a plan chooses, or the model is opened in it and takes new requests; those
-// begun before end where they began.
+// configuration that a plan chooses, or hands its requests over to one that is loaded in it, or the
+// model is opened in it and takes new requests; those begun before end where they began.
 struct IntentChange {
   enum class State {
     kPlanning,
     kMorphing,  // the engine that serves
     kLoading,   // engines in the new configuration
-    kDraining,  // the former engines of their requests
+    kDraining,  // the former engines, of their requests
     kDone,
     kFailed,  // what served before serves on, unless it had to go first
     kCancelled,
@@ -124,6 +124,7 @@ class Residents {
   void planned(std::size_t model, const IntentPlan& plan);
   void changes(std::size_t model, const ConfigurationChange& how);
   void kept(std::size_t model);
+  void succeeded(std::size_t model, const ServedModel& as);
   void replaced(std::size_t model, std::shared_ptr<Host> by, bool loaded);
   void not_replaced(std::size_t model, const Error& error);
   void profiling(std::size_t model, const ProfileProgress& progress);

@@ -246,7 +246,9 @@ json::object Residents::intent_of(const Service& service) const {
     job["configuration"] = change.plan.configuration;
   }
   if (!change.how.why.empty()) {
-    job["way"] = change.how.in_place ? "in place" : "a second copy";
+    job["way"] = change.how.in_place     ? "in place"
+                 : change.how.hands_over ? "handed over"
+                                         : "a second copy";
     job["way_why"] = change.how.why;
   }
   if (!change.error.empty()) {
@@ -371,11 +373,19 @@ void Residents::kept(std::size_t model) {
   if (IntentChange* change = change_of(model)) {
     hosts_[model]->intent = change->wish.intent;
     hosts_[model]->plan = change->plan;
-    if (change->how.in_place && change->wish.move) {
+    if ((change->how.in_place || change->how.hands_over) && change->wish.move) {
       Service& service = hosts_[model]->service;
       service.show_moves(++moves_[service.model().names.front()]);
     }
     end(*change, {});
+  }
+}
+
+// A change that is taken back at this moment is done all the same.
+void Residents::succeeded(std::size_t model, const ServedModel& as) {
+  if (hosts_[model] != nullptr) {
+    hosts_[model]->service.become(as);
+    kept(model);
   }
 }
 

@@ -75,6 +75,16 @@ TEST_F(ResidentsTest, AnIntentThatIsTakenBackAfterItsPlanChangesNothing) {
   EXPECT_EQ(&serving(), &former);
 }
 
+TEST_F(ResidentsTest, AChangeThatIsTakenBackAfterRequestsWereHandedOverIsDone) {
+  want(R"({"intent":"min-latency"})");
+  hand_over();
+  EXPECT_TRUE(std::holds_alternative<boost::json::object>(residents.take_back_intent(serving())));
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-latency", "take back replace 0"}));
+  residents.succeeded(0, on_two_devices());
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(serving().model().max_model_len, 50);
+}
+
 TEST_F(ResidentsTest, AProfileIsTakenBackByItselfOrWithItsModel) {
   EXPECT_EQ(std::get<ApiError>(residents.take_back_profile(serving())).status, 409);
   residents.profile(serving());

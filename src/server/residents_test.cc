@@ -150,6 +150,39 @@ TEST_F(ResidentsTest, AModelThatSleepsChangesWithoutWakingAndWakesInTheNewForm) 
   EXPECT_EQ(std::get<WantForm>(asked.front().what).wish.rest_pages, 100);
 }
 
+TEST_F(ResidentsTest, OtherEnginesTakeRequestsOverAndTheModelIsWhatTheyServe) {
+  Service& service = serving();
+  begin();
+  want(R"({"intent":"min-latency"})");
+  hand_over();
+  EXPECT_EQ(change(), "loading");
+  EXPECT_EQ(change("way"), "handed over");
+  residents.succeeded(0, on_two_devices());
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(residents.intent_of(serving()).at("intent"), "min-latency");
+  EXPECT_EQ(&serving(), &service);
+  EXPECT_EQ(service.model().max_model_len, 50);
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-latency"}) << "there is nothing to remove";
+  EXPECT_EQ(end_all(first_inbox, service), 1U) << "its request goes on";
+}
+
+TEST_F(ResidentsTest, AModelThatSleepsWakesInTheConfigurationThatSucceedsIt) {
+  morph();
+  serving().deliver({.outputs = {WishAnswered{asked_wish(), Morph{}}}});
+  residents.kept(0);
+  ASSERT_TRUE(residents.put_to_sleep(serving()));
+  residents.fell_asleep(0);
+  want(R"({"intent":"min-latency"})");
+  hand_over();
+  residents.succeeded(0, on_two_devices());
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(serving().fleet().form(ReplicaId{0}).form, on_two_devices().form.form);
+  EXPECT_EQ(serving().residence(), Residence::kAsleep);
+  serving().wake();
+  residents.woke(0, {});
+  EXPECT_EQ(asked_wish(), 0U) << "what it was to rest in belonged to the former configuration";
+}
+
 TEST_F(ResidentsTest, AMorphThatIsRefusedOrFailsIsLeftToTheLoader) {
   morph();
   serving().deliver(

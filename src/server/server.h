@@ -97,11 +97,12 @@ class Server {
   void deployed(std::shared_ptr<TokenSink> host);
   void failed(std::string name, Error error);
   // How far the loader is in serving a model for another intent: it has planned a configuration,
-  // which the model has already, to which its engine is to morph, or in which it is opened again;
-  // or it cannot.
+  // which the model has already, to which its engine is to morph, in which other engines have taken
+  // its requests over, or in which it is opened again; or it cannot.
   void planned(std::size_t model, IntentPlan plan);
   void changes(std::size_t model, ConfigurationChange how);
   void kept(std::size_t model);
+  void succeeded(std::size_t model, ServedModel as);
   void replaced(std::size_t model, Replacement by);
   void not_replaced(std::size_t model, Error error);
   // How far the loader is in profiling a model, and that it has ended.

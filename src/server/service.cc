@@ -53,11 +53,11 @@ void log_failures(const GroupsStatus* before, const GroupsStatus& now) {
   }
 }
 
-ServedModel with_text_limit(ServedModel model) {
+std::shared_ptr<const ServedModel> with_text_limit(ServedModel model) {
   if (model.tokenizer != nullptr) {
     model.max_text_bytes = most_text_bytes(*model.tokenizer, model.max_model_len);
   }
-  return model;
+  return std::make_shared<const ServedModel>(std::move(model));
 }
 
 }  // namespace
@@ -83,17 +83,29 @@ Service::Service(ServiceLimits limits, ServedModel model, MetricsLabels labels,
       environment_(std::move(environment)),
       start_(environment_),
       engines_(inbox, environment_.clock),
-      metrics_(labels, model_.replicas),
-      feed_(start_.unix_offset_ns, model_.replicas),
-      fleet_(model_.replicas, model_.form) {
-  check(!model_.names.empty(), "a served model has a name");
-  check(model_.tokenizer != nullptr && model_.chat_template != nullptr,
+      metrics_(labels, model_->replicas),
+      feed_(start_.unix_offset_ns, model_->replicas),
+      fleet_(model_->replicas, model_->form) {
+  check(!model_->names.empty(), "a served model has a name");
+  check(model_->tokenizer != nullptr && model_->chat_template != nullptr,
         "a served model has a tokenizer and a chat template");
-  for (int replica = 0; replica < model_.replicas; ++replica) {
-    metrics_.form(ReplicaId{replica}, model_.form);
-    feed_.form(ReplicaId{replica}, model_.form, now_ns());
+  for (int replica = 0; replica < model_->replicas; ++replica) {
+    metrics_.form(ReplicaId{replica}, model_->form);
+    feed_.form(ReplicaId{replica}, model_->form, now_ns());
   }
   engines_.on_change = [this](Residence residence) { show_residence(residence); };
+  show_state(now_ns());
+}
+
+void Service::become(ServedModel model) {
+  model_ = with_text_limit(std::move(model));
+  engines_.rest.reset();
+  engines_.standing.clear();
+  fleet_.become(model_->form, sleeps(residence()));
+  if (sleeps(residence())) {  // the engines report no form before they are loaded
+    metrics_.form(ReplicaId{0}, model_->form);
+    feed_.form(ReplicaId{0}, model_->form, now_ns());
+  }
   show_state(now_ns());
 }
 
@@ -132,12 +144,13 @@ Service::Answer Service::handle(const HttpCall& call) {
   }
 }
 
-Checked<std::string> Service::served_name(const std::string& asked) const {
+Checked<std::string> Service::served_name(const std::string& asked, const ServedModel& model) {
+  const std::vector<std::string>& names = model.names;
   if (asked.empty()) {
-    return model_.names.front();
+    return names.front();
   }
-  if (std::find(model_.names.begin(), model_.names.end(), asked) == model_.names.end()) {
-    return unknown_model(excerpt(asked), model_.names);
+  if (std::find(names.begin(), names.end(), asked) == names.end()) {
+    return unknown_model(excerpt(asked), names);
   }
   return asked;
 }
@@ -306,11 +319,11 @@ void Service::set_state(ServerState state) {
 json::object Service::common_state() const {
   constexpr std::array kStates{"loading", "ready", "draining"};
   json::object shown{{"state", kStates.at(static_cast<std::size_t>(state_))},
-                     {"model", model_.names.front()},
+                     {"model", model_->names.front()},
                      {"version", version_},
                      {"residence", to_string(residence())}};
-  if (model_.ttft_target_ns > 0) {
-    shown.emplace("targets", json::object{{"ttft_s", static_cast<double>(model_.ttft_target_ns) /
+  if (model_->ttft_target_ns > 0) {
+    shown.emplace("targets", json::object{{"ttft_s", static_cast<double>(model_->ttft_target_ns) /
                                                          static_cast<double>(kNsPerS)}});
   }
   return shown;
@@ -321,14 +334,14 @@ json::object Service::state_json(ReplicaId replica) const {
   for (const json::key_value_pair& field : shown_status(fleet_.form(replica))) {
     shown.emplace(field.key(), field.value());
   }
-  if (model_.pages_by_device) {
-    shown.emplace("devices", shown_devices(model_.pages_by_device(fleet_.form(replica).form)));
+  if (model_->pages_by_device) {
+    shown.emplace("devices", shown_devices(model_->pages_by_device(fleet_.form(replica).form)));
   }
   return shown;
 }
 
 json::object Service::properties_json() const {
-  json::object shown = llama_properties(model_, limits_.max_outstanding, version_);
+  json::object shown = llama_properties(*model_, limits_.max_outstanding, version_);
   shown["is_sleeping"] = residence() == Residence::kAsleep;
   return shown;
 }
@@ -345,7 +358,7 @@ json::array Service::slots_json() const {
   }
   json::array shown;
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    shown.push_back(llama_slot(slots[i], static_cast<int>(i), model_));
+    shown.push_back(llama_slot(slots[i], static_cast<int>(i), *model_));
   }
   return shown;
 }
@@ -354,8 +367,8 @@ json::array Service::slots_json() const {
 void Service::show_state(TimeNs at_ns) {
   json::object shown = common_state();
   shown.emplace("replicas", shown_replicas(fleet_));
-  if (model_.pages_by_device) {
-    shown.emplace("devices", shown_devices(fleet_, model_.pages_by_device));
+  if (model_->pages_by_device) {
+    shown.emplace("devices", shown_devices(fleet_, model_->pages_by_device));
   }
   if (const GroupsStatus* groups = fleet_.groups()) {
     for (auto& [name, value] : shown_grouping(*groups, start_.unix_offset_ns)) {

@@ -73,7 +73,7 @@ class Service {
   static std::string metrics_text(const std::vector<Service*>& services);
   void set_state(ServerState state);
   ServerState state() const { return state_; }
-  const ServedModel& model() const { return model_; }
+  const ServedModel& model() const { return *model_; }
   const std::string& version() const { return version_; }
   std::int64_t created_s() const { return start_.unix_s; }
   std::int64_t outstanding() const;  // requests that are being prepared, wait or run
@@ -99,15 +99,19 @@ class Service {
   void show_moves(int total) { metrics_.moves(total); }
   // Ends the streams to operators: the model is removed.
   void leave() { feed_.end(); }
-  int replicas() const { return model_.replicas; }
+  int replicas() const { return model_->replicas; }
   // What the fleet reported last.
   const FleetReport& fleet() const { return fleet_; }
-  const std::string& router() const { return model_.router; }
+  const std::string& router() const { return model_->router; }
   // Asks a replica for a form. The reply holds the morph to it.
   std::shared_ptr<PendingReply> ask_form(ReplicaId replica, FormWish wish);
   // Keeps in mind what an intent has asked for of a model of one replica: its engines are asked
   // again when they are loaded again. Ends a form that an operator chose, if the model sleeps.
   void rest_in(FormWish wish);
+  // The engines are those of another configuration from now on, or will be when they are loaded.
+  // Names, tokenizer and chat template are the same. What an intent or an operator has asked for of
+  // the former form is not asked for again.
+  void become(ServedModel model);
   // Asks the fleet to move requests from one replica to another. The reply holds their number.
   std::shared_ptr<PendingReply> ask_migration(ReplicaId from, ReplicaId to, int requests);
   // Asks the fleet for groups of replicas. The reply holds the changes that lead to them.
@@ -189,11 +193,11 @@ class Service {
                                  Checked<std::vector<PreparedChoice>> prepared,
                                  const Timing& timing);
   Answer convert(const HttpCall& call, ParseText parse);
-  HttpReply converted(const HttpCall& call, ParseText parse) const;  // runs on any thread
+  static HttpReply converted(const HttpCall& call, ParseText parse, const ServedModel& model);
   static void notify(const Generation& generation);
   void show_state(TimeNs at_ns);
   boost::json::object common_state() const;
-  Checked<std::string> served_name(const std::string& asked) const;
+  static Checked<std::string> served_name(const std::string& asked, const ServedModel& model);
   void on(const Accepted& accepted, const OutputBatch& batch);
   void on(const Refused& refused, const OutputBatch& batch);
   void on(const PromptScored& scored, const OutputBatch& batch);
@@ -215,7 +219,7 @@ class Service {
   ApiError queue_full() const;
 
   const ServiceLimits limits_;
-  const ServedModel model_;
+  std::shared_ptr<const ServedModel> model_;  // jobs on other threads share it
   const std::string version_;
   const Environment environment_;
   const Start start_;

@@ -163,7 +163,7 @@ Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
   if (auto refusal = read_urgency_headers(call, dialect.call.urgency)) {
     return *std::move(refusal);
   }
-  const Checked<std::string> name = served_name(dialect.call.model);
+  const Checked<std::string> name = served_name(dialect.call.model, *model_);
   if (const ApiError* error = std::get_if<ApiError>(&name)) {
     return *error;
   }
@@ -177,8 +177,8 @@ Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
                           .model = std::get<std::string>(name),
                           .fingerprint = "protean-" + version_,
                           .created_s = environment_.unix_time_s()};
-  auto writer = dialect.make_writer(identity, *model_.tokenizer);
-  auto generation = std::make_shared<Generation>(std::move(identity), dialect.call, model_,
+  auto writer = dialect.make_writer(identity, *model_->tokenizer);
+  auto generation = std::make_shared<Generation>(std::move(identity), dialect.call, *model_,
                                                  std::move(writer), environment_.random());
   generation->record.origin = {.client = call.client,
                                .path = std::string(match_route(call.target).pattern),
@@ -191,18 +191,18 @@ Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
 Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> generation,
                                                     GenerationCall call, Timing timing) {
   const std::uint64_t chance = environment_.random();
-  if (!environment_.aside || !takes_long(call, model_)) {
-    if (auto error = submit(generation, prepare(call, model_, chance), timing)) {
+  if (!environment_.aside || !takes_long(call, *model_)) {
+    if (auto error = submit(generation, prepare(call, *model_, chance), timing)) {
       return *std::move(error);
     }
     return generation;
   }
   pending_[generation] = call.choices();
   const auto shared = std::make_shared<const GenerationCall>(std::move(call));
-  const bool taken =
-      environment_.aside([this, shared, chance, generation, timing, keep = owner.lock()] {
+  const bool taken = environment_.aside(
+      [this, shared, model = model_, chance, generation, timing, keep = owner.lock()] {
         auto made = std::make_shared<Checked<std::vector<PreparedChoice>>>(
-            catching([&] { return prepare(*shared, model_, chance); }));
+            catching([&] { return prepare(*shared, *model, chance); }));
         return [this, made, generation, timing, keep] {
           pending_.erase(generation);
           if (!generation->done()) {  // the client has not left
@@ -218,17 +218,18 @@ Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> 
   return generation;
 }
 
-HttpReply Service::converted(const HttpCall& call, ParseText parse) const {
+// May be called from any thread.
+HttpReply Service::converted(const HttpCall& call, ParseText parse, const ServedModel& model) {
   const Checked<TextCall> asked = read_body(call.body, parse);
   if (const ApiError* error = std::get_if<ApiError>(&asked)) {
     return refusal_of(call, *error);
   }
   const TextCall& text = std::get<TextCall>(asked);
-  const Checked<std::string> name = served_name(text.model);
+  const Checked<std::string> name = served_name(text.model, model);
   if (const ApiError* error = std::get_if<ApiError>(&name)) {
     return refusal_of(call, *error);
   }
-  Checked<std::string> body = catching([&] { return text.run(model_); });
+  Checked<std::string> body = catching([&] { return text.run(model); });
   if (const ApiError* error = std::get_if<ApiError>(&body)) {
     return refusal_of(call, *error);
   }
@@ -237,10 +238,10 @@ HttpReply Service::converted(const HttpCall& call, ParseText parse) const {
 
 Service::Answer Service::convert(const HttpCall& call, ParseText parse) {
   if (!is_long(call)) {
-    return converted(call, parse);
+    return converted(call, parse, *model_);
   }
-  return answer_later(call, [this, parse](const HttpCall& slow_call) -> Finish {
-    const auto reply = std::make_shared<HttpReply>(converted(slow_call, parse));
+  return answer_later(call, [parse, model = model_](const HttpCall& slow_call) -> Finish {
+    const auto reply = std::make_shared<HttpReply>(converted(slow_call, parse, *model));
     return [reply](const HttpCall&) -> Answer { return std::move(*reply); };
   });
 }

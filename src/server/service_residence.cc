@@ -94,7 +94,7 @@ std::vector<std::pair<ReplicaId, FormWish>> Service::standing_wishes() const {
     if (holders.replicas.size() > 1) {
       continue;
     }
-    if (now.mode != model_.form.mode || now.floor != model_.form.floor) {
+    if (now.mode != model_->form.mode || now.floor != model_->form.floor) {
       standing.emplace_back(holders.replicas.front(),
                             FormWish{.mode = now.mode, .floor = now.floor});
     }
@@ -129,7 +129,7 @@ void Service::woke(const Status& loaded) {
       pending->on_ready = [this, reply = pending.get()] {
         if (reply->reply->status != 202) {
           log::warning("{}: what was asked for before it slept is not possible now: {}",
-                       model_.names.front(), error_message(*reply->reply));
+                       model_->names.front(), error_message(*reply->reply));
         }
       };
       again.push_back({environment_.clock(), WantForm{id, std::move(wish)}, replica});

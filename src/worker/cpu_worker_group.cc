@@ -248,8 +248,9 @@ void CpuWorker::copy_blocks(CpuWorker& source, const std::vector<BlockMove>& mov
   for (std::size_t device = 0; device < to.devices.size(); ++device) {
     copy.sources.clear();
     for (std::size_t other = 0; other < from.devices.size(); ++other) {
-      std::vector<SharedHeads> heads = shared_heads(
-          from.formation.form.group[other], to.formation.form.group[device], kv_heads_of_shard_);
+      std::vector<SharedHeads> heads =
+          shared_heads({from.formation.form.group[other], source.kv_heads_of_shard_},
+                       {to.formation.form.group[device], kv_heads_of_shard_});
       if (!heads.empty()) {
         copy.sources.push_back({from.devices[other], layouts[other], std::move(heads)});
       }

@@ -175,19 +175,20 @@ KvMove kv_move(const Formation& before, const Formation& after, int layer, int d
   return move;
 }
 
-std::vector<SharedHeads> shared_heads(const Holding& source, const Holding& here,
-                                      int heads_of_shard) {
+std::vector<SharedHeads> shared_heads(const HeadsOfDevice& source, const HeadsOfDevice& here) {
   std::vector<SharedHeads> all;
-  for (std::size_t layer = 0; layer < here.layers.size(); ++layer) {
-    const ShardRun& from = source.layers[layer].attention;
-    const ShardRun& to = here.layers[layer].attention;
-    const int first = std::max(from.first, to.first);
-    const int end = std::min(from.end(), to.end());
+  for (std::size_t layer = 0; layer < here.holding.layers.size(); ++layer) {
+    const ShardRun& from = source.holding.layers[layer].attention;
+    const ShardRun& to = here.holding.layers[layer].attention;
+    const int first_from = from.first * source.of_shard;
+    const int first_to = to.first * here.of_shard;
+    const int first = std::max(first_from, first_to);
+    const int end = std::min(from.end() * source.of_shard, to.end() * here.of_shard);
     if (first < end) {
       all.push_back({.layer = static_cast<int>(layer),
-                     .from = (first - from.first) * heads_of_shard,
-                     .to = (first - to.first) * heads_of_shard,
-                     .count = (end - first) * heads_of_shard});
+                     .from = first - first_from,
+                     .to = first - first_to,
+                     .count = end - first});
     }
   }
   return all;

@@ -49,9 +49,15 @@ struct KvMove {
 // other's: from a copy for each home to one copy, or back, by shards or by layers.
 KvMove kv_move(const Formation& before, const Formation& after, int layer, int device);
 
-// Returns the heads of each layer that two devices of different groups hold.
-std::vector<SharedHeads> shared_heads(const Holding& source, const Holding& here,
-                                      int heads_of_shard);
+// A device of a group in which a shard has so many KV heads.
+struct HeadsOfDevice {
+  const Holding& holding;
+  int of_shard = 0;
+};
+
+// Returns the heads of each layer that two devices of different groups hold, of which one may have
+// more shards than the other.
+std::vector<SharedHeads> shared_heads(const HeadsOfDevice& source, const HeadsOfDevice& here);
 
 // The sides of a KvMove.
 struct KvMoveScene {

@@ -89,7 +89,7 @@ TEST(KvMove, DevicesOfTwoGroupsShareTheHeadsThatBothHold) {
   here.layers[1].attention = {2, 2};
   source.layers[1].attention = {};
   source.layers[2].attention = {2, 2};
-  const std::vector<SharedHeads> shared = shared_heads(source, here, 3);
+  const std::vector<SharedHeads> shared = shared_heads({source, 3}, {here, 3});
   ASSERT_EQ(shared.size(), 2U);
   EXPECT_EQ(shared[0].layer, 0);
   EXPECT_EQ(shared[0].from, 0);
@@ -99,6 +99,29 @@ TEST(KvMove, DevicesOfTwoGroupsShareTheHeadsThatBothHold) {
   EXPECT_EQ(shared[1].from, 0);
   EXPECT_EQ(shared[1].to, 6);
   EXPECT_EQ(shared[1].count, 6);
+}
+
+// The source has the second half of eight heads, as one of two shards. This device has two of eight
+// shards.
+TEST(KvMove, GroupsOfDifferentNumbersOfShardsShareHeads) {
+  Holding here = whole_model(2, 8, DeviceId{0});
+  Holding source = whole_model(2, 2, DeviceId{1});
+  source.layers[0].attention = source.layers[1].attention = {1, 1};
+  here.layers[0].attention = {3, 2};
+  here.layers[1].attention = {5, 2};
+  const std::vector<SharedHeads> shared = shared_heads({source, 4}, {here, 1});
+  ASSERT_EQ(shared.size(), 2U);
+  EXPECT_EQ(shared[0].from, 0);
+  EXPECT_EQ(shared[0].to, 1);
+  EXPECT_EQ(shared[0].count, 1) << "the first head lies elsewhere";
+  EXPECT_EQ(shared[1].from, 1);
+  EXPECT_EQ(shared[1].to, 0);
+  EXPECT_EQ(shared[1].count, 2);
+  const std::vector<SharedHeads> back = shared_heads({here, 1}, {source, 4});
+  EXPECT_EQ(back[0].from, 1);
+  EXPECT_EQ(back[0].to, 0);
+  EXPECT_EQ(back[1].from, 0);
+  EXPECT_EQ(back[1].to, 1);
 }
 
 // Two pipelines of two stages, of which the first ones hold the only layer.

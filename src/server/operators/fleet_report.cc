@@ -52,6 +52,13 @@ FleetReport::FleetReport(int replicas, const FormStatus& start)
       seen_(static_cast<std::size_t>(replicas), {.kv_blocks = start.form.kv.blocks}),
       forms_(seen_.size(), std::make_shared<const FormStatus>(start)) {}
 
+void FleetReport::become(const FormStatus& start, bool sleeps) {
+  devices_each_ = start.form.group.size();
+  if (sleeps) {
+    form(ReplicaId{0}, std::make_shared<const FormStatus>(start));
+  }
+}
+
 // Returns all replicas of a change of groups under way.
 std::vector<ReplicaId> FleetReport::replicas_of(const RunningRegroup& change) const {
   std::vector<ReplicaId> changing;

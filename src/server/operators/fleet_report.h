@@ -28,6 +28,9 @@ class FleetReport {
     forms_[index(replica)] = std::move(status);
   }
   void groups(std::shared_ptr<const GroupsStatus> status) { groups_ = std::move(status); }
+  // The only replica has other devices. `start` is its form if it `sleeps`; otherwise it reports
+  // it.
+  void become(const FormStatus& start, bool sleeps);
 
   void replicas_wanted(const ReplicasWanted& wanted) { wanted_ = wanted; }
   void migrations(const Migrations& now) { migrations_ = now; }
@@ -62,7 +65,7 @@ class FleetReport {
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   std::vector<ReplicaId> replicas_of(const RunningRegroup& change) const;
 
-  const std::size_t devices_each_;
+  std::size_t devices_each_;
   std::vector<Observation> seen_;                         // by replica
   std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
   std::shared_ptr<const GroupsStatus> groups_;

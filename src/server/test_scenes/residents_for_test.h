@@ -137,6 +137,19 @@ struct ResidentsTest : ServiceTest {
     residents.changes(
         0, {FormWish{.layers = form.layer_precision, .rest_pages = 100}, "only weights change"});
   }
+  // The model is to be served by other engines, which take its requests over.
+  void hand_over() {
+    residents.planned(0, {"TP 2 x PP 1, bf16, KV bf16", estimates});
+    residents.changes(0, {.in_place = std::nullopt,
+                          .why = "devices share the model in another way",
+                          .hands_over = true});
+  }
+  ServedModel on_two_devices() {
+    ServedModel as = model();
+    as.max_model_len = 50;
+    as.form.form.group.push_back(whole_model(2, 1, DeviceId{1}));
+    return as;
+  }
   // The engine has layers at one precision and goes to another one.
   void show(Precision now, Precision wanted) {
     auto status = std::make_shared<FormStatus>(serving().model().form);

@@ -1,0 +1,128 @@
+// How a worker takes the place of the one that serves (Replicas::succeed).
+
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "base/overloaded.h"
+#include "replica/replica.h"
+
+namespace protean {
+namespace {
+
+// Returns true for what comes through the gate of workers.
+bool comes_from_workers(const Event& event) {
+  return std::visit(
+      Overloaded{[](const StepDone&) { return true; }, [](const MorphReady&) { return true; },
+                 [](const MorphDone&) { return true; }, [](const DevicesFailed&) { return true; },
+                 [](const BlocksCopied&) { return true; }, [](const WantQuota&) { return true; },
+                 [](const VariantsPacked&) { return true; }, [](const Arrival&) { return false; },
+                 [](const Cancel&) { return false; }, [](const WantForm&) { return false; },
+                 [](const WantMigration&) { return false; },
+                 [](const WantGroups&) { return false; }, [](const Tick&) { return false; }},
+      event.what);
+}
+
+// Returns true for what is told to an engine, of which a worker that does not serve has none.
+bool concerns_engine(const Event& event) {
+  return std::holds_alternative<WantQuota>(event.what) ||
+         std::holds_alternative<VariantsPacked>(event.what);
+}
+
+}  // namespace
+
+Status Replicas::succeed(LoadedWorkers by) {
+  std::future<Ended> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    asked_.emplace();
+    asked_->by = std::move(by);
+    ended = asked_->ended.get_future();
+  }
+  inbox_.push({steady_now_ns(), Tick{}, {}});
+  return ended.get().how;  // stops the workers that are left, which takes a while
+}
+
+// Events of workers are told apart by the numbers of the workers, since those of former ones may
+// still be in the inbox.
+void Replicas::handle(Event event) {
+  if (comes_from_workers(event)) {
+    const std::int32_t number = event.replica.value;
+    const std::int32_t replica = number - serving_.first;
+    if (succession_ && !succession_->has_switched && number == succession_->by.first) {
+      if (concerns_engine(event)) {
+        succession_->kept.push_back(std::move(event));
+        return;
+      }
+      event.replica = successor();
+    } else if (replica >= 0 && replica < replicas_) {
+      event.replica = ReplicaId{replica};
+    } else {
+      return;
+    }
+  }
+  fleet_.handle(std::move(event));
+  look_at_succession();
+}
+
+void Replicas::look_at_succession() {
+  if (const std::optional<Status> how = fleet_.take_succeeded()) {
+    end_succession(*how);
+  }
+}
+
+void Replicas::begin_succession() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!asked_) {
+      return;
+    }
+    succession_ = std::move(asked_);
+    asked_.reset();
+  }
+  LoadedWorkers& by = succession_->by;
+  by.first = numbers_++;
+  by.workers->tell(inbox_, by.first);
+  const Status begun =
+      fleet_.succeed(by.workers->members(by.engine, by.form).front(), successor(), steady_now_ns());
+  if (begun.ok()) {
+    look_at_succession();
+  } else {
+    end_succession(begun);
+  }
+}
+
+void Replicas::succeeded() {
+  std::swap(serving_, succession_->by);
+  succession_->has_switched = true;
+}
+
+void Replicas::end_succession(const Status& how) {
+  HandOver ended = *std::move(succession_);
+  succession_.reset();
+  check(how.ok() == ended.has_switched, "the fleet says when it switches");
+  for (Event& event : ended.kept) {
+    handle(std::move(event));
+  }
+  LoadedWorkers left = std::move(ended.by);
+  if (how.ok() && left.workers->have_failed()) {
+    failed_.push_back(std::exchange(left, {}));
+  }
+  ended.ended.set_value({how, std::move(left)});
+}
+
+// Returns the workers that a fleet knows by this replica's id.
+LoadedWorkers& Replicas::holding(ReplicaId replica) {
+  return replica == successor() && succession_ ? succession_->by : serving_;
+}
+
+void Replicas::copy(CopyId id, ReplicaId from, ReplicaId to, std::vector<BlockMove> blocks) {
+  Workers& source = *holding(from).workers;
+  Workers& target = *holding(to).workers;
+  const auto own = [&](ReplicaId replica) {
+    return replica == successor() ? ReplicaId{0} : replica;
+  };
+  target.copy(id, source, own(from), own(to), blocks);
+}
+
+}  // namespace protean
