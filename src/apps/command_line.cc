@@ -367,7 +367,8 @@ std::string explain_values(const CLI::App& app, const CLI::ParseError& error) {
     return text;
   }
   for (const CLI::Option* option : app.get_options()) {
-    if (option->get_items_expected_max() == 1 && option->count() > 1) {
+    const bool joins = option->get_multi_option_policy() == CLI::MultiOptionPolicy::Join;
+    if (option->get_items_expected_max() == 1 && option->count() > 1 && !joins) {
       return fmt::format("{} is given {} but takes one value: give it once", option->get_name(),
                          option->count() == 2 ? "twice" : fmt::format("{} times", option->count()));
     }

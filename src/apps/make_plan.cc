@@ -340,7 +340,7 @@ Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,
     progress = {.fingerprint = progress.fingerprint + 1, .fingerprints = progress.fingerprints};
     told(progress);
     wanted.patience_s = kPatienceOfProfilesS;
-    wanted.told = [&](const FingerprintProgress& now) {
+    wanted.harvest.told = [&](const FingerprintProgress& now) {
       progress.steps = now.steps;
       progress.of_steps = now.of_steps;
       progress.discarded = now.discarded;

@@ -2,10 +2,13 @@
 
 #include <boost/json/serialize.hpp>
 #include <map>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "apps/command_line.h"
 #include "apps/options.h"
+#include "contract/intent.h"
 #include "ports/step_turn.h"
 
 namespace protean {
@@ -62,13 +65,21 @@ Result<ModelSetting> setting_of(const ModelSetting& common, const TableArguments
   return setting;
 }
 
+// Returns the names that a user gave a model.
+std::vector<std::string> given_names(const ModelSetting& setting) {
+  std::vector<std::string> names;
+  if (!setting.name.empty()) {
+    names.push_back(setting.name);
+  }
+  names.insert(names.end(), setting.served_names.begin(), setting.served_names.end());
+  return names;
+}
+
 // Returns an error if a name is given to two models.
 Status check_names(const std::vector<ModelSetting>& settings) {
   std::map<std::string, std::string> owners;
   for (const ModelSetting& setting : settings) {
-    std::vector<std::string> names = setting.served_names;
-    names.push_back(setting.name);
-    for (const std::string& name : names) {
+    for (const std::string& name : given_names(setting)) {
       const auto [place, is_new] = owners.emplace(name, setting.model.model);
       if (!is_new) {
         return make_error(ErrorCode::kInvalidArgument,
@@ -78,6 +89,25 @@ Status check_names(const std::vector<ModelSetting>& settings) {
     }
   }
   return {};
+}
+
+// Returns the error for NAME=INTENT if no model has that name. If neither the whole nor INTENT is
+// an intent, says what is wrong with the whole, such as a bound without a unit.
+Error unnamed_intent(const std::string& text, const std::vector<ModelSetting>& settings) {
+  const std::size_t equals = text.find('=');
+  if (!parse_intent(text.substr(equals + 1)).ok()) {
+    return parse_intent(text).error();
+  }
+  std::string names;
+  for (const ModelSetting& setting : settings) {
+    for (const std::string& name : given_names(setting)) {
+      names += (names.empty() ? "\"" : ", \"") + name + "\"";
+    }
+  }
+  return make_error(
+      ErrorCode::kInvalidArgument, "--intent {}: no model is named \"{}\": {}", text,
+      text.substr(0, equals),
+      names.empty() ? "give a single MODEL its intent without a name" : "the models are " + names);
 }
 
 }  // namespace
@@ -171,6 +201,56 @@ Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
     return unique.error();
   }
   return settings;
+}
+
+Result<std::vector<std::string>> take_named_intents(ModelSetting& common) {
+  std::vector<std::string> named;
+  std::istringstream lines(std::exchange(common.intent.intent, ""));
+  for (std::string line; std::getline(lines, line);) {
+    const bool has_name = line.find('=') != line.npos && !parse_intent(line).ok();
+    if (has_name) {
+      named.push_back(line);
+      continue;
+    }
+    if (!common.intent.intent.empty()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--intent {} and --intent {} are both for all models: give one, or each "
+                        "model its own as NAME=INTENT",
+                        common.intent.intent, line);
+    }
+    common.intent.intent = line;
+  }
+  return named;
+}
+
+Status name_intents(const std::vector<std::string>& named, std::vector<ModelSetting>& settings) {
+  std::set<const ModelSetting*> given;
+  for (const std::string& text : named) {
+    ModelSetting* owner = nullptr;
+    std::string intent;
+    for (ModelSetting& setting : settings) {
+      for (const std::string& name : given_names(setting)) {
+        if (text.starts_with(name + "=")) {
+          owner = &setting;
+          intent = text.substr(name.size() + 1);
+        }
+      }
+    }
+    if (owner == nullptr) {
+      return unnamed_intent(text, settings);
+    }
+    if (const auto known = parse_intent(intent); !known.ok()) {
+      return make_error(ErrorCode::kInvalidArgument, "--intent {}: {}", text,
+                        known.error().message);
+    }
+    if (!given.insert(owner).second) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--intent {}: this model has the intent {} already: give one", text,
+                        owner->intent.intent);
+    }
+    owner->intent.intent = intent;
+  }
+  return {};
 }
 
 Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,

@@ -39,6 +39,14 @@ Result<std::vector<ModelSetting>> model_settings(const ModelSetting& common,
                                                  const std::vector<std::string>& texts,
                                                  const std::string& path);
 
+// Takes from the lines of `common`'s intent those that are NAME=INTENT, and returns them. What is
+// left is the intent of all models. Fails if that is more than one line.
+Result<std::vector<std::string>> take_named_intents(ModelSetting& common);
+
+// Gives models the intents of take_named_intents(). Fails if no model has a name, if one has two
+// intents, or if an intent is unknown.
+Status name_intents(const std::vector<std::string>& named, std::vector<ModelSetting>& settings);
+
 // Returns the setting of a model that a JSON object describes: "model" and the flags that differ
 // from `common`, as in a table of such a file.
 Result<ModelSetting> model_setting(const ModelSetting& common, const std::string& name,

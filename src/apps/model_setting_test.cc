@@ -70,5 +70,47 @@ TEST(ModelSetting, ATableSaysTheLineOfAWrongType) {
       "--models " + path + ": line 3: 'morph' takes a value: give a string or a number, not true");
 }
 
+// Returns the intents of models a and b, the latter also named c, or an error.
+std::string intents_of(const std::string& lines) {
+  ModelSetting common;
+  common.intent.intent = lines;
+  const auto named = take_named_intents(common);
+  if (!named.ok()) {
+    return named.error().message;
+  }
+  std::vector<ModelSetting> settings(2, common);
+  settings[0].name = "a";
+  settings[1].name = "b";
+  settings[1].served_names = {"c"};
+  const Status known = name_intents(*named, settings);
+  return known.ok() ? settings[0].intent.intent + " " + settings[1].intent.intent
+                    : known.error().message;
+}
+
+TEST(ModelSetting, AnIntentIsOfAllModelsOrOfTheOneThatItNames) {
+  EXPECT_EQ(intents_of(""), " ");
+  EXPECT_EQ(intents_of("latency-slo=2s"), "latency-slo=2s latency-slo=2s");
+  EXPECT_EQ(intents_of("a=min-latency"), "min-latency ");
+  EXPECT_EQ(intents_of("a=latency-slo=2s\nmin-cost"), "latency-slo=2s min-cost");
+  EXPECT_EQ(intents_of("c=min-memory\na=cost-slo=3"), "cost-slo=3 min-memory");
+}
+
+TEST(ModelSetting, AnIntentForNoModelOrTwiceIsRefused) {
+  EXPECT_EQ(intents_of("d=min-cost"),
+            "--intent d=min-cost: no model is named \"d\": the models are \"a\", \"b\", \"c\"");
+  EXPECT_TRUE(
+      intents_of("a=min-cots")
+          .starts_with("--intent a=min-cots: intent min-cots is unknown, did you mean min-cost?"));
+  EXPECT_TRUE(intents_of("latency-slo=5").starts_with("intent latency-slo=5: the latency of an "));
+  EXPECT_EQ(intents_of("b=min-cost\nc=min-memory"),
+            "--intent c=min-memory: this model has the intent min-cost already: give one");
+  EXPECT_TRUE(intents_of("min-cost\nmin-memory").ends_with("or each model its own as NAME=INTENT"));
+  std::vector<ModelSetting> one(1);
+  EXPECT_EQ(
+      name_intents({"a=min-cost"}, one).error().message,
+      "--intent a=min-cost: no model is named \"a\": give a single MODEL its intent without a "
+      "name");
+}
+
 }  // namespace
 }  // namespace protean

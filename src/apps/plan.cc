@@ -1,6 +1,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/configuration_list.h"
 #include "apps/make_plan.h"
 #include "apps/options.h"
 #include "apps/plan_report.h"
@@ -21,6 +22,7 @@ struct PlanCommand {
   PlanOptions plan;
   int rows = 10;
   bool as_json = false;
+  bool kept = false;  // show what was planned before, plan nothing
 };
 
 Result<PlannedModel> planned_model(PlanCommand& command) {
@@ -58,6 +60,15 @@ int run_plan(PlanCommand& command) {
   const auto model = planned_model(command);
   if (!model.ok()) {
     return exit_with(model.error());
+  }
+  if (command.kept) {
+    const auto found =
+        kept_configurations({model->identity, model->spec}, {}, command.plan.variant_cache);
+    if (!found.ok()) {
+      return exit_with(found.error());
+    }
+    print_text(json_line(*found));
+    return 0;
   }
   const auto report = make_plan(command.plan, *model, this_machine());
   if (!report.ok()) {
@@ -105,6 +116,9 @@ void add_plan(CLI::App& root, int& exit_code) {
       ->check(whole_number(1, 100000))
       ->capture_default_str();
   app->add_flag("--json", command->as_json, "Print one JSON object with every configuration");
+  app->add_flag("--kept", command->kept,
+                "Plan nothing: print one JSON object with the estimates that earlier plans of the "
+                "model kept, for each load and devices");
   app->footer(
       "Example: protean plan MODEL --devices 2 --intent latency-slo=2s\n"
       "         protean plan --like llama-2-70b --devices 8xA6000 --space iserve --json");

@@ -28,9 +28,9 @@ bool fits(const PlanReport& report, std::size_t candidate) {
 }
 
 // The most bytes on one device if stages are as even as possible.
-std::int64_t fullest_bytes(const PlanReport& report, const EstimatedConfiguration& candidate) {
-  const Division even = even_division(report.wish.spec.layers, candidate.configuration.tensor,
-                                      candidate.configuration.stages);
+std::int64_t fullest_bytes(int layers, const EstimatedConfiguration& candidate) {
+  const Division even =
+      even_division(layers, candidate.configuration.tensor, candidate.configuration.stages);
   return candidate.memory.device_bytes(even.stage_layers.front(), true);
 }
 
@@ -42,8 +42,8 @@ std::string row_text(const PlanReport& report, std::size_t place, std::size_t ca
   return fmt::format(
       "{:>4}  {:<42} {:>9.1f} {:>8.2f} {:>10.1f} {:>9.2f} {:>9.2f} {:>11.3g} {:>10} {}\n", place,
       to_string(of.configuration), of.latency.ttft_us / kUsPerMs, of.latency.tpot_us / kUsPerMs,
-      score.latency_ms, gib(of.total_bytes), gib(fullest_bytes(report, of)), score.cost,
-      ratio ? fmt::format("{:.4f}", *ratio) : "",
+      score.latency_ms, gib(of.total_bytes), gib(fullest_bytes(report.wish.spec.layers, of)),
+      score.cost, ratio ? fmt::format("{:.4f}", *ratio) : "",
       chosen                    ? "chosen"
       : fits(report, candidate) ? ""
                                 : "does not fit");
@@ -112,30 +112,19 @@ json::value rank_of(const Deployment& found, std::size_t candidate) {
 }
 
 json::object row_json(const PlanReport& report, std::size_t candidate) {
-  const EstimatedConfiguration& of = report.deployment.candidates[candidate];
-  const Configuration& is = of.configuration;
   const Score& score = report.deployment.scores[candidate];
-  return {{"rank", rank_of(report.deployment, candidate)},
-          {"name", to_string(is)},
-          {"tensor", is.tensor},
-          {"pipeline", is.stages},
-          {"devices", is.devices()},
-          {"weights", std::string(to_string(is.weights))},
-          {"method", std::string(to_string(is.method))},
-          {"kv", std::string(to_string(is.kv))},
-          {"pruning", to_string(is.pruning)},
-          {"ttft_ms", of.latency.ttft_us / kUsPerMs},
-          {"tpot_ms", of.latency.tpot_us / kUsPerMs},
-          {"latency_ms", score.latency_ms},
-          {"memory_bytes", of.total_bytes},
-          {"device_memory_bytes", fullest_bytes(report, of)},
-          {"cost", score.cost},
-          {"device_seconds", score.device_seconds},
-          {"fits", fits(report, candidate)},
-          {"perplexity_ratio", report.perplexity_ratios[candidate]
-                                   ? json::value(*report.perplexity_ratios[candidate])
-                                   : json::value()},
-          {"rests_on", report.rests_on[candidate]}};
+  json::object row{{"rank", rank_of(report.deployment, candidate)}};
+  json::object estimate =
+      estimate_json(report.deployment.candidates[candidate], report.wish.spec.layers,
+                    report.perplexity_ratios[candidate], report.rests_on[candidate]);
+  for (auto& [name, value] : estimate) {
+    row[name] = std::move(value);
+  }
+  row["latency_ms"] = score.latency_ms;
+  row["cost"] = score.cost;
+  row["device_seconds"] = score.device_seconds;
+  row["fits"] = fits(report, candidate);
+  return row;
 }
 
 json::object choice_json(const PlanReport& report) {
@@ -159,6 +148,26 @@ double fingerprint_share(const ModelSpec& spec, int layers) {
   const auto embeddings =
       static_cast<double>(component_bytes(spec, Component::kEmbeddings, Precision::kBf16));
   return (layers * layer + embeddings) / (spec.layers * layer + embeddings);
+}
+
+boost::json::object estimate_json(const EstimatedConfiguration& of, int layers,
+                                  std::optional<double> perplexity_ratio,
+                                  const std::string& rests_on) {
+  const Configuration& is = of.configuration;
+  return {{"name", to_string(is)},
+          {"tensor", is.tensor},
+          {"pipeline", is.stages},
+          {"devices", is.devices()},
+          {"weights", std::string(to_string(is.weights))},
+          {"method", std::string(to_string(is.method))},
+          {"kv", std::string(to_string(is.kv))},
+          {"pruning", to_string(is.pruning)},
+          {"ttft_ms", of.latency.ttft_us / kUsPerMs},
+          {"tpot_ms", of.latency.tpot_us / kUsPerMs},
+          {"memory_bytes", of.total_bytes},
+          {"device_memory_bytes", fullest_bytes(layers, of)},
+          {"perplexity_ratio", perplexity_ratio ? json::value(*perplexity_ratio) : json::value()},
+          {"rests_on", rests_on}};
 }
 
 std::string plan_text(const PlanReport& report, int rows) {

@@ -32,6 +32,12 @@ struct PlanReport {
 // Returns the share of the model's weights that a fingerprint of so many layers has.
 double fingerprint_share(const ModelSpec& spec, int layers);
 
+// Returns an estimate as `protean plan --json` shows it, but for what a plan makes of it.
+// `perplexity_ratio` is nothing where it was not measured.
+boost::json::object estimate_json(const EstimatedConfiguration& of, int layers,
+                                  std::optional<double> perplexity_ratio,
+                                  const std::string& rests_on);
+
 std::string plan_text(const PlanReport& report, int rows);
 boost::json::object plan_json(const PlanReport& report);
 

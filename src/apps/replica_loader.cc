@@ -24,6 +24,14 @@ double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
 }
 
+// Returns a harvest that tells how far the fingerprint of a job is.
+Harvest telling(Harvest harvest, std::function<void(const JobProgress&)> tell) {
+  harvest.told = [tell = std::move(tell)](const FingerprintProgress& now) {
+    tell({.steps = now.steps, .of_steps = now.of_steps});
+  };
+  return harvest;
+}
+
 // The names by which jobs are taken back.
 std::string deployment_job(const std::string& name) {
   return "deployment " + name;
@@ -135,10 +143,11 @@ Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& 
   return jobs_.taken_back() ? withdrawn() : *std::move(opened);
 }
 
-Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident) {
+Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident,
+                                                            const TellProgress& tell) {
   std::optional<Result<std::unique_ptr<Replicas>>> replicas;
   jobs_.run_aside([&] {
-    learn_costs(*resident.model, harvest());
+    learn_costs(*resident.model, telling(harvest(), tell));
     if (!jobs_.taken_back()) {
       replicas.emplace(
           start_replicas(*resident.model, *resident.sink, [this] { await_load_turn(); }));
@@ -193,12 +202,14 @@ void ReplicaLoader::remove(std::size_t model) {
   give_short([this, model] { remove_now(model); });
 }
 
-Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields) {
+Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields,
+                             bool load) {
   auto setting = model_setting(defaults_.setting, name, fields);
   if (!setting.ok()) {
     return setting.error();
   }
-  give([this, setting = *std::move(setting)] { deploy_now(setting); }, deployment_job(name));
+  give([this, setting = *std::move(setting), load] { deploy_now(setting, load); },
+       deployment_job(name));
   return {};
 }
 
@@ -226,31 +237,9 @@ void ReplicaLoader::load_now(std::size_t model) {
   }
   resident.replicas = *std::move(replicas);
   placements_.loaded(model, resident.model->load_s);
+  server_.loaded(model, seconds_since(began_ns));
   log::info("{} woke in {:.2f} s", name_of(*resident.model), seconds_since(began_ns));
   server_.woke(model, {});
-}
-
-// Models that sleep keep their claim to the memory in which they wake, and models that trade to the
-// pages of their quotas that have no memory yet. Accounts are read before pages: what leaves a page
-// meanwhile is counted. A model that is being loaded claims all of its memory.
-std::int64_t ReplicaLoader::claimed_bytes() const {
-  std::int64_t bytes = defaults_.memory != nullptr ? defaults_.memory->claimed_bytes() : 0;
-  for (const Resident& resident : residents_) {
-    if (resident.replicas != nullptr) {
-      bytes -= resident.replicas->traded_bytes();
-    } else if (resident.model != nullptr) {
-      bytes += memory_now(*resident.model);
-    }
-  }
-  return std::max<std::int64_t>(0, bytes);
-}
-
-// Returns the memory that a further model may take. Models may trade between two looks, so that
-// what one of them gave is free but was not claimed before.
-std::int64_t ReplicaLoader::unclaimed_bytes() const {
-  const std::int64_t claimed = claimed_bytes();
-  const std::int64_t free = free_memory_bytes();
-  return free - std::max(claimed, claimed_bytes());
 }
 
 // Hosts a model that is not loaded.
@@ -262,25 +251,32 @@ ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
   return resident;
 }
 
-void ReplicaLoader::deploy_now(ModelSetting setting) {
+// One that is not to be loaded sleeps, and claims the memory in which it wakes.
+void ReplicaLoader::deploy_now(ModelSetting setting, bool load) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
+  const TellProgress tell = [this, name](const JobProgress& now) { server_.deploying(name, now); };
   auto opened = plan([&, free = unclaimed_bytes()] {
-    return open_further_model(std::move(setting), open_options(), free);
+    OpenOptions options = open_options();
+    options.harvest = telling(options.harvest, tell);
+    return open_further_model(std::move(setting), options, free);
   });
   if (!opened.ok()) {
     server_.failed(name, opened.error());
     return;
   }
   Resident resident = open(*std::move(opened));
-  auto replicas = load_aside(resident);
-  if (!replicas.ok()) {
-    server_.failed(name, replicas.error());
-    return;
+  if (load) {
+    auto replicas = load_aside(resident, tell);
+    if (!replicas.ok()) {
+      server_.failed(name, replicas.error());
+      return;
+    }
+    resident.replicas = *std::move(replicas);
   }
-  resident.replicas = *std::move(replicas);
-  log::info("{} is deployed after {:.2f} s", name, seconds_since(began_ns));
-  server_.deployed(resident.sink);
+  log::info("{} is {} after {:.2f} s", name, load ? "deployed" : "registered",
+            seconds_since(began_ns));
+  server_.deployed(resident.sink, load);
   add(std::move(resident));
 }
 
@@ -298,6 +294,8 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   }
   const TimeNs began_ns = steady_now_ns();
   OpenOptions options = open_options();
+  options.harvest = telling(
+      options.harvest, [this, model](const JobProgress& now) { server_.changing(model, now); });
   options.device_loads = placements_.device_loads(model);
   if (wish.move) {
     options.chosen = report_of_move(*before->report, wish);
@@ -415,7 +413,8 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
   Resident resident = open(std::move(next.copy));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
   if (memory_of(*resident.model) <= unclaimed_bytes()) {
-    auto replicas = load_aside(resident);
+    auto replicas = load_aside(
+        resident, [this, model](const JobProgress& now) { server_.changing(model, now); });
     if (!replicas.ok()) {
       fail_to_replace(model, replicas.error());
       return;
@@ -478,16 +477,6 @@ void ReplicaLoader::profile_now(std::size_t model) {
 void ReplicaLoader::add(Resident resident) {
   residents_.push_back(std::move(resident));
   add_placement(residents_.size() - 1);
-}
-
-void ReplicaLoader::add_placement(std::size_t model) {
-  const OpenModel& served = *residents_[model].model;
-  placements_.add(model, served.report, {served.load_s, morphs_to(served)});
-}
-
-std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(
-    std::span<const ModelSample> samples) {
-  return placements_.choose_move(samples, steady_now_ns());
 }
 
 void ReplicaLoader::remove_now(std::size_t model) {

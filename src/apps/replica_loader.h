@@ -43,7 +43,7 @@ class ReplicaLoader final : public ModelLoader {
 
   void unload(std::size_t model) override;
   void load(std::size_t model) override;
-  Status deploy(const std::string& name, const boost::json::object& fields) override;
+  Status deploy(const std::string& name, const boost::json::object& fields, bool load) override;
   void replace(std::size_t model, const IntentWish& wish) override;
   void morphed(std::size_t model, const Status& how) override;
   void profile(std::size_t model) override;
@@ -62,6 +62,7 @@ class ReplicaLoader final : public ModelLoader {
     OpenModel copy;
     TimeNs began_ns = 0;
   };
+  using TellProgress = std::function<void(const JobProgress&)>;
   struct Resident {
     std::shared_ptr<OpenModel> model;
     std::shared_ptr<TokenSink> sink;
@@ -77,10 +78,10 @@ class ReplicaLoader final : public ModelLoader {
   void give(std::function<void()> job, std::string name = {});
   void give_short(std::function<void()> job);
   Result<OpenModel> plan(const std::function<Result<OpenModel>()>& open);
-  Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident);
+  Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident, const TellProgress& tell);
   void unload_now(std::size_t model);
   void load_now(std::size_t model);
-  void deploy_now(ModelSetting setting);
+  void deploy_now(ModelSetting setting, bool load);
   void replace_now(std::size_t model, const IntentWish& wish);
   void morphed_now(std::size_t model, const Status& how);
   void serve_anew(std::size_t model, Next next, const std::string& why);

@@ -84,7 +84,7 @@ Status complete(ServeOptions& options) {
 }
 
 // Returns the models to serve: MODEL, or those of --model and --models.
-Result<std::vector<ModelSetting>> settings_of(const ServeOptions& options) {
+Result<std::vector<ModelSetting>> models_of(const ServeOptions& options) {
   const bool several = !options.models.empty() || !options.models_file.empty();
   const std::string& one = options.model.model.model;
   if (several && !one.empty()) {
@@ -101,6 +101,21 @@ Result<std::vector<ModelSetting>> settings_of(const ServeOptions& options) {
                       "serve --help");
   }
   return std::vector{options.model};
+}
+
+// Returns the same with the intents that --intent gives models by name, which are common to none.
+Result<std::vector<ModelSetting>> settings_of(ServeOptions& options) {
+  const auto named = take_named_intents(options.model);
+  if (!named.ok()) {
+    return named.error();
+  }
+  auto settings = models_of(options);
+  if (settings.ok()) {
+    if (const Status known = name_intents(*named, *settings); !known.ok()) {
+      return known.error();
+    }
+  }
+  return settings;
 }
 
 Environment real_environment() {
@@ -379,6 +394,10 @@ void add_serve(CLI::App& root, int& exit_code) {
   add_access_options(*app, *options);
   add_several_options(*app, *options);
   add_model_setting(*app, options->model);
+  CLI::Option* intent = app->get_option("--intent");
+  intent->join()->type_name("[NAME=]INTENT");
+  intent->description(intent->get_description() +
+                      ". NAME= makes it that of one of several models. May be repeated");
   add_operation_options(*app, *options);
   app->footer(
       "Example: protean serve MODEL --port 8000\n"

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/configuration_list.h"
 #include "apps/renew_files.h"
 #include "apps/serve_intent.h"
 #include "apps/version.h"
@@ -283,6 +284,8 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   const std::string intent = setting.intent.intent;
   HostedModel hosted{std::move(served), limits,       events, nullptr, intent,
                      sized->plan,       replica.turns};
+  hosted.configurations = configurations_of_files(asked.model.model, opened->checkpoint->spec(),
+                                                  asked.morph.variant_cache);
   return OpenModel{.asked = asked,
                    .setting = std::move(setting),
                    .plan = sized->plan,

@@ -151,6 +151,24 @@ Result<std::vector<MappedConfiguration>> ProfileDatabase::configurations(
   return rows;
 }
 
+Result<std::vector<ConfigurationMapKey>> ProfileDatabase::configuration_maps(
+    const std::string& model) const {
+  SqlStatement select(handle_,
+                      "SELECT DISTINCT batch, prompt_tokens, output_tokens, devices FROM "
+                      "configuration_estimates WHERE model = ? ORDER BY 1, 2, 3, 4");
+  select.bind(model);
+  std::vector<ConfigurationMapKey> keys;
+  int stepped = select.step();
+  for (; stepped == SQLITE_ROW; stepped = select.step()) {
+    keys.push_back({.model = model,
+                    .devices = std::string(select.text(3)),
+                    .load = {.batch = static_cast<int>(select.integer(0)),
+                             .prompt_tokens = static_cast<int>(select.integer(1)),
+                             .output_tokens = static_cast<int>(select.integer(2))}});
+  }
+  return stepped == SQLITE_DONE ? Result(std::move(keys)) : error("read");
+}
+
 Status ProfileDatabase::save_quality(const std::string& model, const Configuration& stored,
                                      double perplexity_ratio) {
   SqlStatement insert(handle_,

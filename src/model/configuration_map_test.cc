@@ -69,6 +69,27 @@ TEST_F(ConfigurationMap, AnotherLoadOrDevicesHaveTheirOwn) {
   EXPECT_TRUE(database->configurations(other)->empty());
 }
 
+TEST_F(ConfigurationMap, AModelHasOneForEachLoadAndDevices) {
+  const auto database = open();
+  const std::vector<ConfigurationMapKey> keys = {
+      {.model = "m", .devices = "1 x CPU", .load = {.batch = 1}},
+      {.model = "m", .devices = "2 x CPU", .load = {.batch = 1}},
+      {.model = "m", .devices = "1 x CPU", .load = {.batch = 8, .prompt_tokens = 20}}};
+  for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
+    ASSERT_TRUE(database->save(*key, two_rows()).ok());
+  }
+  ASSERT_TRUE(database->save({.model = "other"}, two_rows()).ok());
+  const auto found = database->configuration_maps("m");
+  ASSERT_TRUE(found.ok());
+  ASSERT_EQ(found->size(), keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ((*found)[i].devices, keys[i].devices) << i;
+    EXPECT_EQ((*found)[i].load.batch, keys[i].load.batch) << i;
+    EXPECT_EQ((*found)[i].load.prompt_tokens, keys[i].load.prompt_tokens) << i;
+  }
+  EXPECT_TRUE(database->configuration_maps("none")->empty());
+}
+
 TEST_F(ConfigurationMap, TheQualityOfAModelDependsOnHowItIsStoredAlone) {
   const auto database = open();
   Configuration stored = two_rows()[0].configuration;

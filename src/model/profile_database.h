@@ -88,6 +88,9 @@ class ProfileDatabase {
   // Returns a configuration map, in the order in which it was saved; empty if there is none.
   Result<std::vector<MappedConfiguration>> configurations(const ConfigurationMapKey& key) const;
 
+  // Returns the keys of all configuration maps of a model, by load.
+  Result<std::vector<ConfigurationMapKey>> configuration_maps(const std::string& model) const;
+
   // Keeps the perplexity of a model as a configuration stores it, over that of the unchanged model.
   // `model` is its ModelIdentity::hex(). How it is divided among devices does not matter.
   Status save_quality(const std::string& model, const Configuration& stored,

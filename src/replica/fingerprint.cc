@@ -267,12 +267,12 @@ class Measurement {
     if (!found.disturbed && options_.keep_us) {
       options_.keep_us(probe.name, found.value);
     }
-    if (options_.told) {
+    if (options_.harvest.told) {
       const auto timed = std::count_if(probes_.begin(), probes_.end(),
                                        [](const Probe& one) { return one.runs() > 0; });
-      options_.told({.steps = static_cast<int>(timed),
-                     .of_steps = static_cast<int>(probes_.size()),
-                     .discarded = disturbed_});
+      options_.harvest.told({.steps = static_cast<int>(timed),
+                             .of_steps = static_cast<int>(probes_.size()),
+                             .discarded = disturbed_});
     }
   }
 

@@ -13,13 +13,6 @@
 
 namespace protean {
 
-// How far a fingerprint is.
-struct FingerprintProgress {
-  int steps = 0;      // that were timed
-  int of_steps = 0;   // that it times
-  int discarded = 0;  // times during which requests came
-};
-
 struct FingerprintOptions {
   std::vector<Precision> layers;  // precisions that layers may have, the highest first
   KvForm kv;                      // precision and block size
@@ -38,8 +31,6 @@ struct FingerprintOptions {
   std::function<std::vector<double>(const std::string& step)> kept_us = {};
   // Keeps the time of a step that was measured; may be empty.
   std::function<void(const std::string& step, double us)> keep_us = {};
-  // Told after each run; may be empty.
-  std::function<void(const FingerprintProgress&)> told = {};
 };
 
 // Returns the size of the pages that make a difference: huge pages are like memory of one's own.

@@ -137,11 +137,13 @@ int turns_with_requests(bool requests) {
     return std::optional(came);
   };
   const auto found = measure_fingerprint(
-      checkpoint, {.layers = {Precision::kBf16},
-                   .kv = {},
-                   .budget_s = 0,
-                   .harvest = {.await_turn = await_turn, .quiet = quiet},
-                   .told = [&](const FingerprintProgress& now) { EXPECT_EQ(now.discarded, 0); }});
+      checkpoint,
+      {.layers = {Precision::kBf16},
+       .kv = {},
+       .budget_s = 0,
+       .harvest = {.await_turn = await_turn,
+                   .quiet = quiet,
+                   .told = [&](const FingerprintProgress& now) { EXPECT_EQ(now.discarded, 0); }}});
   EXPECT_TRUE(found.ok()) << found.error().message;
   return turns;
 }

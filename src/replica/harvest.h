@@ -6,6 +6,13 @@
 
 namespace protean {
 
+// How far a fingerprint is.
+struct FingerprintProgress {
+  int steps = 0;      // that were timed
+  int of_steps = 0;   // that it times
+  int discarded = 0;  // times during which requests came
+};
+
 // How measuring and loading in the background leave a serving machine's requests alone. An empty
 // function means that nothing else computes.
 struct Harvest {
@@ -14,6 +21,8 @@ struct Harvest {
   std::function<bool()> await_turn;
   // Returns a number that grows when requests come; nothing while there are some.
   std::function<std::optional<std::uint64_t>()> quiet;
+  // Told after each timed run; may be empty.
+  std::function<void(const FingerprintProgress&)> told = {};
 };
 
 }  // namespace protean

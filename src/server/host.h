@@ -20,6 +20,7 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
       : keeps(std::move(hosted.keeps)),
         intent(std::move(hosted.intent)),
         plan(std::move(hosted.plan)),
+        configurations(std::move(hosted.configurations)),
         post(std::move(how)),
         service(hosted.limits, hosted.model,
                 {.model_name = hosted.model.names.front(), .version = version}, environment,
@@ -31,6 +32,8 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
   const std::shared_ptr<const void> keeps;  // destroyed after the service, which refers to it
   std::string intent;                       // that chose the model's configuration; empty: none did
   IntentPlan plan;                          // for this intent
+  const ListConfigurations configurations;  // empty: none are kept
+  double load_s = 0;                        // time that loading it took last; 0: it never was
   const Post post;
   Service service;
 };

@@ -2,6 +2,7 @@
 
 #include <boost/json/object.hpp>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -67,10 +68,13 @@ struct IntentWish {
   int batch = 0;  // requests at once
   int prompt_tokens = 0;
   int output_tokens = 0;
+  double output_quantile =
+      0;  // share of the answers that are no longer; 0: output_tokens is no such
   std::optional<PlannedMove> move = {};  // what was chosen already; nothing: a plan is to choose
 };
 
-// What a model has to do at this moment. Tokens are means of all requests so far, 0 if not known.
+// What a model has to do at this moment. Tokens are those for which its intent is planned, see
+// with_load(); 0 if not known.
 struct ModelSample {
   std::size_t model = 0;
   int running = 0;  // requests at once
@@ -95,6 +99,24 @@ struct ConfigurationChange {
   bool hands_over = false;  // requests go on in what is loaded
 };
 
+// The loads of which estimates are shown: all for which these numbers hold, of which 0 is any.
+struct LoadFilter {
+  int batch = 0;
+  int prompt_tokens = 0;
+  int output_tokens = 0;
+};
+
+// Returns the estimates that plans of a model have kept. Any thread may call.
+using ListConfigurations = std::function<Result<boost::json::object>(const LoadFilter& wanted)>;
+
+// How far the loader is in a deployment or a change of intent: in the fingerprint that it makes, or
+// in loading weights. 0 is not begun.
+struct JobProgress {
+  int steps = 0;  // of a fingerprint that were timed
+  int of_steps = 0;
+  double loaded = 0;  // share of the layers on all devices
+};
+
 // How far the profiling of a model is.
 struct ProfileProgress {
   int fingerprint = 0;   // that is being made, from 1 on
@@ -115,8 +137,8 @@ class ModelLoader {
   virtual void unload(std::size_t model) = 0;
   virtual void load(std::size_t model) = 0;
   // Opens and loads a further model, which `fields` describes: "model", and flags of protean serve.
-  // Fails if the fields make no sense.
-  virtual Status deploy(const std::string& name, const boost::json::object& fields) = 0;
+  // One that is not to be loaded is opened alone. Fails if the fields make no sense.
+  virtual Status deploy(const std::string& name, const boost::json::object& fields, bool load) = 0;
   // Plans how to serve a model for another intent. If its engine can become that by a morph, now or
   // when it wakes, asks the server for it; else, if both fit in memory and KV is stored alike,
   // loads the model next to the one that serves, to which it hands its requests over; otherwise

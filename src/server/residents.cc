@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/call/json_body.h"
+#include "server/job_progress.h"
 
 namespace protean {
 namespace {
@@ -163,14 +164,34 @@ Checked<std::string> Residents::deploy(const std::string& body) {
                                            name),
                     .param = "name"};
   }
-  if (const Status begun = loader_->deploy(name, *asked); !begun.ok()) {
+  json::object fields = *asked;
+  const json::value* load = fields.if_contains("load");
+  if (load != nullptr && !load->is_bool()) {
+    return ApiError{.message = "load must be true or false; a model that is not loaded sleeps",
+                    .param = "load"};
+  }
+  const bool loads = load == nullptr || load->get_bool();
+  fields.erase("load");
+  if (const Status begun = loader_->deploy(name, fields, loads); !begun.ok()) {
     return ApiError{.message = begun.error().message};
   }
   deploying_[name] = {};
   return name;
 }
 
-void Residents::deployed(std::shared_ptr<Host> host) {
+void Residents::loaded(std::size_t model, double seconds) {
+  if (hosts_.at(model) != nullptr) {
+    hosts_[model]->load_s = seconds;
+  }
+}
+
+void Residents::deploying(const std::string& name, const JobProgress& progress) {
+  if (const auto found = deploying_.find(name); found != deploying_.end()) {
+    found->second.progress = progress;
+  }
+}
+
+void Residents::deployed(std::shared_ptr<Host> host, bool loaded) {
   const std::vector<std::string>& names = host->service.model().names;
   const auto asked = deploying_.find(names.front());
   const bool taken_back =
@@ -196,6 +217,9 @@ void Residents::deployed(std::shared_ptr<Host> host) {
   host->service.set_state(ServerState::kReady);
   models_.add(host->service);
   admit(host->service);
+  if (!loaded) {
+    put_to_sleep(host->service);
+  }
   look();
 }
 
@@ -339,6 +363,8 @@ json::array Residents::absent() const {
     json::object model{{"model", name}, {"residence", to_string(deployment.state)}};
     if (!deployment.error.empty()) {
       model["error"] = deployment.error;
+    } else {
+      show_progress(deployment.progress, model);
     }
     shown.push_back(std::move(model));
   }

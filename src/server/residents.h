@@ -35,6 +35,7 @@ struct IntentChange {
   State state = State::kPlanning;
   std::size_t former = 0;               // the place of the model that is replaced
   std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed
+  JobProgress progress;                 // of planning or loading
   IntentPlan plan;                      // empty until it is planned
   ConfigurationChange how;              // empty until it is known
   bool morphs = false;                  // the engine has begun to
@@ -61,6 +62,7 @@ struct DeployJob {
   enum class State { kUnderWay, kTakenBack, kFailed };
   State state = State::kUnderWay;
   std::string error = {};  // of kFailed
+  JobProgress progress = {};
 };
 
 // Which models of a server are in memory: lets those sleep that are not used, takes in models that
@@ -113,15 +115,26 @@ class Residents {
   void look_at_loads();
   // Returns the plan that chose how the model is served.
   const IntentPlan& plan_of(const Service& service) const;
+  // Returns what lists the estimates that plans of a model have kept; empty if none are kept.
+  const ListConfigurations& configurations_of(const Service& service) const {
+    return hosts_[place_of(service)]->configurations;
+  }
   // The models that do not serve: those that are being deployed or leave, and those that failed.
   boost::json::array absent() const;
 
-  // The loader has done what it was asked for.
+  // How long loading a model took last; 0 if it was never loaded.
+  double load_s(const Service& service) const { return hosts_[place_of(service)]->load_s; }
+
+  // The loader has done what it was asked for, or is on the way.
   void fell_asleep(std::size_t model) { hosts_.at(model)->service.fell_asleep(); }
   void woke(std::size_t model, const Status& loaded);
-  void deployed(std::shared_ptr<Host> host);
+  void loaded(std::size_t model, double seconds);
+  void deploying(const std::string& name, const JobProgress& progress);
+  // A model that is not loaded sleeps.
+  void deployed(std::shared_ptr<Host> host, bool loaded = true);
   void failed(const std::string& name, const Error& error);
   void planned(std::size_t model, const IntentPlan& plan);
+  void changing(std::size_t model, const JobProgress& progress);
   void changes(std::size_t model, const ConfigurationChange& how);
   void kept(std::size_t model);
   void succeeded(std::size_t model, const ServedModel& as);

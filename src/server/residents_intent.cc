@@ -10,8 +10,8 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "contract/intent.h"
-#include "server/call/json_body.h"
+#include "server/intent_wish.h"
+#include "server/job_progress.h"
 #include "server/residents.h"
 
 namespace protean {
@@ -59,76 +59,13 @@ bool is_steered(const Service& service) {
   return false;
 }
 
-// Reads a number of the requests that estimates are for; 0 if it is not there.
-Checked<int> read_number(const json::object& asked, std::string_view name) {
-  constexpr std::int64_t kMost = 1 << 20;
-  const json::value* value = asked.if_contains(name);
-  if (value == nullptr) {
-    return 0;
-  }
-  if (!value->is_int64() || value->get_int64() < 1 || value->get_int64() > kMost) {
-    return ApiError{.message = fmt::format("{} must be a whole number from 1 to {}", name, kMost),
-                    .param = std::string(name)};
-  }
-  return static_cast<int>(value->get_int64());
-}
-
-// Reads {"intent": "min-latency"} and the load that it may state.
-Checked<IntentWish> read_wish(const std::string& body) {
-  const Checked<json::value> parsed = parse_json_body(body);
-  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
-    return *error;
-  }
-  const json::object* asked = std::get<json::value>(parsed).if_object();
-  const json::value* intent = asked == nullptr ? nullptr : asked->if_contains("intent");
-  if (intent == nullptr || !intent->is_string()) {
-    return ApiError{.message = R"(send {"intent": "min-latency"} or another intent)",
-                    .param = "intent"};
-  }
-  IntentWish wish{.intent = std::string(intent->get_string())};
-  if (const auto known = parse_intent(wish.intent); !known.ok()) {
-    return ApiError{.message = known.error().message, .param = "intent"};
-  }
-  std::size_t fields = 1;
-  for (const auto& [name, number] :
-       {std::pair("batch", &wish.batch), std::pair("prompt_tokens", &wish.prompt_tokens),
-        std::pair("output_tokens", &wish.output_tokens)}) {
-    const Checked<int> read = read_number(*asked, name);
-    if (const ApiError* error = std::get_if<ApiError>(&read)) {
-      return *error;
-    }
-    *number = std::get<int>(read);
-    fields += *number > 0 ? 1 : 0;
-  }
-  if (asked->size() != fields) {
-    return ApiError{.message =
-                        "an intent has the fields intent, batch, prompt_tokens and "
-                        "output_tokens"};
-  }
-  return wish;
-}
-
-// Adds what the wish leaves open: as many requests at once as run now, and the mean lengths of all
-// so far.
-IntentWish with_load(IntentWish wish, const Observation& seen) {
-  const auto mean = [&](std::int64_t tokens) {
-    return seen.accepted_total > 0
-               ? static_cast<int>(std::max<std::int64_t>(1, tokens / seen.accepted_total))
-               : 0;
-  };
-  wish.batch = wish.batch > 0 ? wish.batch : std::max(1, seen.running);
-  wish.prompt_tokens = wish.prompt_tokens > 0 ? wish.prompt_tokens : mean(seen.prompt_tokens_total);
-  wish.output_tokens = wish.output_tokens > 0 ? wish.output_tokens : mean(seen.output_tokens_total);
-  return wish;
-}
-
 }  // namespace
 
 Checked<json::object> Residents::want_intent(Service& service, const std::string& body) {
   if (loader_ == nullptr || models_.state() != ServerState::kReady) {
     return ApiError{.status = 503, .message = "the server is loading or draining: try later"};
   }
-  Checked<IntentWish> wish = read_wish(body);
+  Checked<IntentWish> wish = read_intent_wish(body);
   if (const ApiError* error = std::get_if<ApiError>(&wish)) {
     return *error;
   }
@@ -141,7 +78,8 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
                                "GET /admin/intent shows it as done",
                                name, before->second.wish.intent)};
   }
-  begin_change(service, with_load(std::get<IntentWish>(std::move(wish)), service.fleet().sum()));
+  begin_change(service, with_load(std::get<IntentWish>(std::move(wish)), service.fleet().sum(),
+                                  service.fleet().answer_lengths()));
   return intent_of(service);
 }
 
@@ -196,7 +134,8 @@ void Residents::look_at_loads() {
   const bool settled = is_settled();
   for (const Service* service : models_.services()) {
     const Observation seen = service->fleet().sum();
-    const IntentWish load = with_load({}, seen);
+    const IntentWish load = with_load({.intent = hosts_[place_of(*service)]->intent}, seen,
+                                      service->fleet().answer_lengths());
     samples.push_back({.model = place_of(*service),
                        .running = service->outstanding() > 0 ? std::max(1, seen.running) : 0,
                        .prompt_tokens = load.prompt_tokens,
@@ -241,6 +180,13 @@ json::object Residents::intent_of(const Service& service) const {
     if (tokens > 0) {
       job[field] = tokens;
     }
+  }
+  if (change.state == IntentChange::State::kPlanning ||
+      change.state == IntentChange::State::kLoading) {
+    show_progress(change.progress, job);
+  }
+  if (change.wish.output_quantile > 0) {
+    job["output_tokens_quantile"] = change.wish.output_quantile;
   }
   if (!change.plan.configuration.empty()) {
     job["configuration"] = change.plan.configuration;
@@ -302,7 +248,14 @@ void Residents::end(IntentChange& change, const Status& how) {
 void Residents::planned(std::size_t model, const IntentPlan& plan) {
   if (IntentChange* change = change_of(model)) {
     change->plan = plan;
+    change->progress = {};
     change->state = IntentChange::State::kLoading;
+  }
+}
+
+void Residents::changing(std::size_t model, const JobProgress& progress) {
+  if (IntentChange* change = change_of(model)) {
+    change->progress = progress;
   }
 }
 

@@ -233,6 +233,37 @@ TEST_F(ResidentsTest, EstimatesAreForTheRequestsOfTheModelUnlessTheWishSaysOther
   EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens"), 200);
 }
 
+TEST_F(ResidentsTest, ABoundIsForNineOfTenAnswersAndTheRestForTheirMean) {
+  for (int answer = 1; answer <= 20; ++answer) {
+    begin();
+    first_inbox.push({});  // pop_all() waits for an event
+    for (const Event& event : first_inbox.pop_all()) {
+      if (const Arrival* arrival = std::get_if<Arrival>(&event.what)) {
+        const int tokens = answer == 20 ? 500 : answer;
+        serving().deliver(
+            {.outputs = {finished(arrival->request.id, FinishReason::kLength, tokens)},
+             .observation = {.output_tokens_total = 690, .accepted_total = 20}});
+      }
+    }
+    answers.clear();
+  }
+  want(R"({"intent":"min-cost"})");
+  EXPECT_EQ(loader.wanted, (std::array{1, 1, 34}));
+  EXPECT_FALSE(
+      residents.intent_of(serving()).at("change").as_object().contains("output_tokens_quantile"));
+  residents.kept(0);
+  for (const char* intent : {"latency-slo=2s", "cost-slo=3"}) {
+    want(json::serialize(json::object{{"intent", intent}}));
+    EXPECT_EQ(loader.wanted, (std::array{1, 1, 18})) << intent;
+    EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens_quantile"), 0.9);
+    residents.kept(0);
+  }
+  residents.look_at_loads();
+  EXPECT_EQ(loader.output_tokens, std::vector{18}) << "moves are for the intent that serves";
+  want(R"({"intent":"latency-slo=2s","output_tokens":200})");
+  EXPECT_EQ(loader.wanted, (std::array{1, 1, 200}));
+}
+
 TEST_F(ResidentsTest, AModelMovesByTheLoadsInTheWayOfAnIntent) {
   deploy_other();
   begin();
@@ -310,6 +341,52 @@ TEST_F(ResidentsTest, AModelIsProfiledOneJobAtATime) {
   deploy_other();
   EXPECT_TRUE(std::holds_alternative<std::string>(residents.remove(serving())));
   residents.profiled(0, {});  // of a model that is gone
+}
+
+TEST_F(ResidentsTest, AModelThatIsRegisteredSleepsUntilItIsWanted) {
+  const auto refused = residents.deploy(R"({"name":"other","model":"m","load":"no"})");
+  EXPECT_EQ(std::get<ApiError>(refused).param, "load");
+  residents.deploy(R"({"name":"other","model":"m","load":false})");
+  EXPECT_EQ(loader.take(), Asked{"register other"});
+  EXPECT_FALSE(loader.fields_of_deploy.contains("load"));
+  deploy_other(false);
+  EXPECT_EQ(loader.take(), Asked{"unload 1"});
+  residents.fell_asleep(1);
+  Service& other = *residents.models().find("other");
+  EXPECT_EQ(other.residence(), Residence::kAsleep);
+  EXPECT_EQ(residents.load_s(other), 0) << "it is not known yet";
+  other.wake();
+  EXPECT_EQ(loader.take(), Asked{"load 1"});
+  residents.loaded(1, 0.25);
+  residents.woke(1, {});
+  EXPECT_EQ(other.residence(), Residence::kAwake);
+  EXPECT_EQ(residents.load_s(other), 0.25);
+  residents.remove(other);
+  look_until_asked();
+  residents.loaded(1, 0.5);  // of a model that is gone
+}
+
+TEST_F(ResidentsTest, DeploymentsAndChangesShowTheirProgress) {
+  residents.deploy(R"({"name":"other","model":"m"})");
+  const auto deployment = [&] { return residents.absent().at(0).as_object(); };
+  EXPECT_FALSE(deployment().contains("progress"));
+  residents.deploying("other", {.steps = 3, .of_steps = 40});
+  EXPECT_EQ(json::serialize(deployment().at("progress")), R"({"steps":3,"of_steps":40})");
+  residents.deploying("other", {.loaded = 0.5});
+  EXPECT_EQ(json::serialize(deployment().at("progress")), R"({"loaded":5E-1})");
+  residents.deploying("nobody", {.loaded = 0.5});
+
+  want(R"({"intent":"min-cost"})");
+  const auto shown = [&] { return residents.intent_of(serving()).at("change").as_object(); };
+  residents.changing(0, {.steps = 7, .of_steps = 40});
+  EXPECT_EQ(shown().at("progress").at("steps"), 7);
+  residents.planned(0, {"TP 1 x PP 1, w4, KV int8", estimates});
+  EXPECT_FALSE(shown().contains("progress")) << "loading has not begun";
+  residents.changing(0, {.loaded = 0.75});
+  EXPECT_EQ(shown().at("progress").at("loaded"), 0.75);
+  residents.kept(0);
+  EXPECT_FALSE(shown().contains("progress"));
+  residents.changing(0, {.loaded = 1});  // of a change that has ended
 }
 
 TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {

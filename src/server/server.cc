@@ -74,8 +74,6 @@ class Server::Impl {
   void stop();
   void reload_tls();
   std::shared_ptr<Host> host(HostedModel model);
-  void deployed(std::shared_ptr<TokenSink> host);
-  void failed(std::string name, Error error);
   void tell(std::function<void(Residents&)> what);
   std::shared_ptr<TokenSink> sink(std::size_t model) { return residents_.sink(model); }
   std::optional<std::uint64_t> quiet() { return mailbox_.quiet(); }
@@ -282,18 +280,6 @@ void Server::Impl::woke(std::size_t model, Status loaded) {
   asio::post(io_, [this, model, loaded = std::move(loaded)] { residents_.woke(model, loaded); });
 }
 
-void Server::Impl::deployed(std::shared_ptr<TokenSink> host) {
-  asio::post(io_, [this, host = std::static_pointer_cast<Host>(std::move(host))]() mutable {
-    residents_.deployed(std::move(host));
-  });
-}
-
-void Server::Impl::failed(std::string name, Error error) {
-  asio::post(io_, [this, name = std::move(name), error = std::move(error)] {
-    residents_.failed(name, error);
-  });
-}
-
 void Server::Impl::tell(std::function<void(Residents&)> what) {
   asio::post(io_, [this, what = std::move(what)] { what(residents_); });
 }
@@ -470,11 +456,25 @@ void Server::reload_tls() {
 std::shared_ptr<TokenSink> Server::host(HostedModel model) {
   return impl_->host(std::move(model));
 }
-void Server::deployed(std::shared_ptr<TokenSink> host) {
-  impl_->deployed(std::move(host));
+void Server::loaded(std::size_t model, double seconds) {
+  impl_->tell([model, seconds](Residents& residents) { residents.loaded(model, seconds); });
+}
+void Server::deploying(std::string name, const JobProgress& progress) {
+  impl_->tell([name = std::move(name), progress](Residents& residents) {
+    residents.deploying(name, progress);
+  });
+}
+void Server::deployed(std::shared_ptr<TokenSink> host, bool loaded) {
+  impl_->tell([host = std::static_pointer_cast<Host>(std::move(host)),
+               loaded](Residents& residents) { residents.deployed(host, loaded); });
 }
 void Server::failed(std::string name, Error error) {
-  impl_->failed(std::move(name), std::move(error));
+  impl_->tell([name = std::move(name), error = std::move(error)](Residents& residents) {
+    residents.failed(name, error);
+  });
+}
+void Server::changing(std::size_t model, const JobProgress& progress) {
+  impl_->tell([model, progress](Residents& residents) { residents.changing(model, progress); });
 }
 std::shared_ptr<TokenSink> Server::sink(std::size_t model) {
   return impl_->sink(model);

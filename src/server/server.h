@@ -61,6 +61,7 @@ struct HostedModel {
   std::string intent = {};            // that chose its configuration; empty: none did
   IntentPlan plan = {};               // for this intent
   std::shared_ptr<TimeShare> share = nullptr;  // null: it has no priority
+  ListConfigurations configurations = {};      // empty: none are kept
 };
 
 // What takes a model's place: the same model in another configuration.
@@ -91,16 +92,20 @@ class Server {
   // The loader has unloaded a model, or loaded it, which may have failed.
   void fell_asleep(std::size_t model);
   void woke(std::size_t model, Status loaded);
+  // How long loading a model took last; 0 if it was never loaded.
+  void loaded(std::size_t model, double seconds);
   // A further model is being deployed: its engines may emit into what host() returns. With
-  // deployed() it serves; failed() says why it does not.
+  // deployed() it serves, or sleeps if it is not loaded; failed() says why it does not.
   std::shared_ptr<TokenSink> host(HostedModel model);
-  void deployed(std::shared_ptr<TokenSink> host);
+  void deploying(std::string name, const JobProgress& progress);
+  void deployed(std::shared_ptr<TokenSink> host, bool loaded);
   void failed(std::string name, Error error);
   // How far the loader is in serving a model for another intent: it has planned a configuration,
   // which the model has already, to which its engine is to morph, in which other engines have taken
   // its requests over, or in which it is opened again; or it cannot.
   void planned(std::size_t model, IntentPlan plan);
   void changes(std::size_t model, ConfigurationChange how);
+  void changing(std::size_t model, const JobProgress& progress);
   void kept(std::size_t model);
   void succeeded(std::size_t model, ServedModel as);
   void replaced(std::size_t model, Replacement by);

@@ -295,6 +295,9 @@ void Service::record(const Finished& finished, ReplicaId replica, const Live& li
                            .max_tokens = live.max_tokens};
   metrics_.finished(replica, ended);
   feed_.finished(ended);
+  if ((reason == "stop" || reason == "length") && usage.output_tokens > 0) {
+    fleet_.answered(usage.output_tokens);
+  }
   AnswerRecord& whole = live.generation->record;
   add_choice(whole, reason, usage, finished.times);
   if (whole.choices == static_cast<int>(live.generation->requests().size())) {

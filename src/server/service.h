@@ -131,6 +131,8 @@ class Service {
   std::shared_ptr<GrowingAnswer> watch() {
     return feed_.watch(now_ns(), state_ == ServerState::kDraining);
   }
+  // Answers a call with what `slow` returns, which runs on another thread if there is one.
+  Answer answer_aside(const HttpCall& call, std::function<HttpReply()> slow);
   // Returns LiveFeed's recording of the last `minutes`.
   std::string recording(double minutes) const;
   // Time has passed; watch_due_ns() says when that is to be told.

@@ -139,6 +139,16 @@ Service::Answer Service::answer_later(const HttpCall& call,
   return pending;
 }
 
+Service::Answer Service::answer_aside(const HttpCall& call, std::function<HttpReply()> slow) {
+  if (!environment_.aside) {
+    return slow();
+  }
+  return answer_later(call, [slow = std::move(slow)](const HttpCall&) -> Finish {
+    const auto reply = std::make_shared<HttpReply>(slow());
+    return [reply](const HttpCall&) -> Answer { return std::move(*reply); };
+  });
+}
+
 Service::Answer Service::generate(const HttpCall& call, ParseDialect parse) {
   const TimeNs received_ns = environment_.clock();
   if (!is_long(call)) {

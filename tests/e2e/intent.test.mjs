@@ -22,7 +22,7 @@ describe('protean serve --intent', () => {
     const loadable = JSON.parse(planned.stdout).configurations.filter((one) => one.pruning === 'none' && one.method === 'rtn');
     const least = Math.min(...loadable.map((one) => one.memory_bytes));
     const names = loadable.filter((one) => one.memory_bytes === least).map((one) => one.name);
-    const server = await Server.startBuiltin(...cache(), '--devices', '2', '--intent', 'min-memory');
+    const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, ...cache(), '--devices', '2', '--intent', 'story=min-memory');
     try {
       await server.logged(/listening/);
       assert.match(server.log, /intent min-memory: 1 of 2 devices, TP 1 x PP 1, w4(a8)?, KV int8/);
@@ -138,6 +138,9 @@ describe('PUT /admin/intent', () => {
     const chosen = configurations.find(({ name }) => name === change.configuration);
     assert.ok(configurations.length > 1 && configurations.every(({ memory_bytes }) => memory_bytes >= chosen.memory_bytes));
     assert.match(chosen.rests_on, /fingerprint|measured/);
+    const { maps } = await json(await fetch(`${admin}/admin/configurations?model=story&batch=${change.batch}&output_tokens=${change.output_tokens}`));
+    const [{ ttft_ms, tpot_ms, memory_bytes }] = maps[0].configurations.filter(({ name }) => name === change.configuration);
+    assert.deepEqual([ttft_ms, tpot_ms, memory_bytes], [chosen.ttft_ms, chosen.tpot_ms, chosen.memory_bytes]);
     assert.equal((await json(await fetch(`${admin}/admin/models`))).models.length, 1);
   });
 
@@ -288,6 +291,77 @@ describe('PUT /admin/intent in place', () => {
     await changed('min-device-hours');
     await becomes(({ form }) => form === loaded.form);
     assert.doesNotMatch(server.log, /is removed/);
+  });
+});
+
+describe('PUT /admin/intent handed over', () => {
+  const tokens = 200;
+  const ask = JSON.stringify({ prompt: 'Once upon a time', max_tokens: tokens, temperature: 0, ignore_eos: true });
+  let server;
+  let admin;
+  let answered = 0;
+  const model = async () => (await (await fetch(`${admin}/admin/models`)).json()).models[0];
+  const answer = async () => {
+    const reply = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: ask });
+    const { usage, choices } = await reply.json();
+    assert.deepEqual([reply.status, usage?.completion_tokens, choices?.[0].finish_reason], [200, tokens, 'length']);
+    ++answered;
+    return choices[0].text;
+  };
+  const changed = async (intent) => {
+    const body = JSON.stringify({ intent, batch: 1, prompt_tokens: 16, output_tokens: tokens });
+    assert.equal((await fetch(`${admin}/admin/intent`, { method: 'PUT', body })).status, 202);
+    const seen = new Set();
+    const change = await until(async () => {
+      const { change: now } = await (await fetch(`${admin}/admin/intent`)).json();
+      seen.add(now.state);
+      return ['done', 'failed'].includes(now.state) && now;
+    }, () => server.log);
+    assert.deepEqual([change.state, change.way], ['done', 'handed over'], `${JSON.stringify(change)} ${server.log}`);
+    assert.ok(!seen.has('draining'));
+    return change.configuration;
+  };
+  after(async () => assert.equal(await server.stop(), 0, server.log));
+
+  it('gives a model other devices while its answers go on, and the memory of the former ones back', async () => {
+    // Steps at bf16 take so long that two devices shorten them.
+    const folder = editedCache(scratch, 'handed over', 'of.update({field: of[field] * (50 if name == "bf16" else 5000) for field in ("step_us", "token_us")})');
+    server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, '--variant-cache', folder, '--admin-port', '0', '--devices', '2',
+      '--intent', 'min-device-hours', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
+    await server.logged(/operators' port: (\S+)/);
+    admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
+    await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
+    assert.match(server.log, /intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
+    const loaded = await model();
+    const before = await answer();
+    let busy = true;
+    const clients = [0, 1, 2].map(async () => {
+      while (busy) await answer();
+    });
+    assert.equal(await changed('min-latency'), 'TP 2 x PP 1, bf16, KV int8');
+    const shared = await model();
+    assert.deepEqual([shared.intent, shared.residence], ['min-latency', 'awake']);
+    assert.notEqual(shared.form, loaded.form);
+    assert.equal(await changed('min-device-hours'), 'TP 1 x PP 1, bf16, KV int8');
+    const back = await until(async () => {
+      const now = await model();
+      return now.form === loaded.form && now;
+    }, () => server.log);
+    assert.deepEqual([back.device_bytes, back.intent], [loaded.device_bytes, 'min-device-hours']);
+    busy = false;
+    await Promise.all(clients);
+    assert.equal(await answer(), before);
+    const metrics = await server.idleMetrics();
+    assert.equal(metrics.get('vllm:generation_tokens_total'), answered * tokens, 'counters go on');
+    assert.equal(metrics.get('vllm:request_success_total'), answered);
+    assert.doesNotMatch(server.log, /is removed/, 'there was one host at all times');
+
+    await until(async () => (await fetch(`${admin}/admin/sleep?model=story`, { method: 'POST' })).status === 202, () => server.log);
+    await until(async () => (await model()).residence === 'asleep', () => server.log);
+    await changed('min-latency');
+    assert.deepEqual([(await model()).residence, (await model()).form], ['asleep', shared.form], 'nothing needs it yet');
+    await answer();
+    assert.equal((await model()).form, shared.form);
   });
 });
 

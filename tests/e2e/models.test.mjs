@@ -297,6 +297,16 @@ describe('models that come and go', () => {
       await load;
       assert.ok(instrumented || resident.at(-1) < resident[1] + 24 * 2 ** 20, `grew: ${resident}`);
 
+      const registered = await deploy({ name: 'later', model: random, dtype: 'w8', max_model_len: 256, load: false });
+      assert.equal(registered.status, 202);
+      await becomes('later', 'asleep');
+      assert.equal((await find('later')).wake_seconds, null, 'it was never loaded');
+      assert.equal(await stream(client, 'later'), noise, 'a request wakes it');
+      assert.ok((await find('later')).wake_seconds > 0);
+      assert.ok((await find('story')).wake_seconds > 0);
+      await remove('later');
+      await becomes('later', undefined);
+
       assert.equal((await remove('story')).status, 409, 'it is the only one');
       assert.equal((await remove('third')).status, 404);
       assert.match((await deploy({ name: 'a', model: random, dtyp: 'w8' })).error.message, /'dtyp' is no flag of a model: did you mean dtype\?/);
@@ -350,6 +360,9 @@ describe('work in the background', () => {
       assert.equal((await call('DELETE', 'profile')).status, 202);
       await until(async () => (await call('GET', 'profile')).state === 'cancelled', () => server.log);
       await call('POST', 'models', { name: 'begun', model: random });
+      let begun;
+      await until(async () => (begun = await found('begun'))?.progress?.of_steps > 0 || begun?.residence !== 'deploying', () => server.log);
+      assert.ok(begun.progress.steps > 0, JSON.stringify(begun));
       assert.equal((await call('DELETE', 'models?model=begun')).status, 202);
       await gone('begun');
 
@@ -432,6 +445,10 @@ describe('a file of models', () => {
     refused(['--model', `a=${builtin}`, '--model', `a=${random}`], /two models are named "a"/);
     refused(['--model', `a=${builtin}`, builtin], /protean serve takes MODEL or --model and --models, not both/);
     refused(['--model', `a=${builtin}`, '--served-model-name', 'b'], /--served-model-name b: several models/);
+    const two = ['--model', `a=${builtin}`, '--model', `b=${random}`, '--intent', 'min-cost'];
+    refused([...two, '--intent', 'c=min-memory'], /--intent c=min-memory: no model is named "c": the models are "a", "b"/);
+    refused([...two, '--intent', 'b=min-latancy'], /--intent b=min-latancy: intent min-latancy is unknown, did you mean min-latency\?/);
+    refused([...two, '--intent', 'min-memory'], /--intent min-cost and --intent min-memory are both for all models/);
   });
 
   it('names every model that cannot be served, and what would fit', () => {

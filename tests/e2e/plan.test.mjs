@@ -40,6 +40,13 @@ describe('protean plan --space iserve', () => {
     assert.equal(new Set(plan.configurations.map((one) => `${one.tensor}x${one.pipeline}`)).size, 15);
     assert.equal(plan.fingerprint_share.one_layer.toFixed(4), '0.0200');
     assert.equal(plan.fingerprint_share.two_layers.toFixed(4), '0.0324');
+    const { maps, left_out: none } = JSON.parse(run('--like', 'llama-2-70b', '--kept').stdout);
+    assert.deepEqual([maps.length, maps[0].batch, none], [1, 1, 0]);
+    for (const kept of maps[0].configurations) {
+      const { name, ...estimate } = plan.configurations.find((one) => one.name === kept.name);
+      for (const field of ['ttft_ms', 'tpot_ms', 'memory_bytes', 'device_memory_bytes', 'rests_on']) assert.equal(kept[field], estimate[field], `${field} of ${name}`);
+    }
+    assert.equal(maps[0].configurations.length, 180);
   });
 
   for (const [intent, value] of [['min-latency', 'latency_ms'], ['min-cost', 'cost'],

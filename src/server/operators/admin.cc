@@ -10,10 +10,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/log_output.h"
+#include "base/log.h"
 #include "server/call/json_body.h"
+#include "server/operators/configurations.h"
 #include "server/operators/form_json.h"
 #include "server/operators/groups_json.h"
+#include "server/operators/log_level.h"
 #include "server/operators/priority.h"
 #include "server/page/page.h"
 
@@ -37,6 +39,7 @@ constexpr std::array kAdminRoutes{
     AdminRoute{"/admin/form", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/intent", "GET, HEAD, PUT, DELETE, OPTIONS"},
     AdminRoute{"/admin/intent/plan", "GET, HEAD, OPTIONS"},
+    AdminRoute{"/admin/configurations", "GET, HEAD, OPTIONS"},
     AdminRoute{"/admin/priority", "GET, HEAD, PUT, OPTIONS"},
     AdminRoute{"/admin/profile", "GET, HEAD, POST, DELETE, OPTIONS"},
     AdminRoute{"/admin/morphs", "GET, HEAD, OPTIONS"},
@@ -101,29 +104,6 @@ HttpReply file_reply(const HttpCall& call) {
   const std::string_view file = path == "/dashboard" ? std::string_view() : path.substr(1);
   std::optional<HttpReply> reply = page_reply(Page::kDashboard, file, call);
   return reply ? *std::move(reply) : nothing_at(call);
-}
-
-HttpReply level_reply() {
-  return {.body = json::serialize(json::object{{"level", log::to_string(log::level())}})};
-}
-
-HttpReply set_level(const std::string& body) {
-  const Checked<json::value> parsed = parse_json_body(body);
-  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
-    return error_reply(*error);
-  }
-  const json::value& value = std::get<json::value>(parsed);
-  const json::value* name = value.is_object() ? value.as_object().if_contains("level") : nullptr;
-  if (name == nullptr || !name->is_string()) {
-    return error_reply(
-        {.message = R"(send {"level": "debug"} or another level)", .param = "level"});
-  }
-  const auto level = log::parse_level(std::string_view(name->get_string()));
-  if (!level.ok()) {
-    return error_reply({.message = level.error().message, .param = "level"});
-  }
-  log::set_level(*level);
-  return level_reply();
 }
 
 // Returns the replica that the query names. A server with one replica needs no name.
@@ -335,7 +315,7 @@ HttpHandler::Answer Admin::handle(const HttpCall& call) {
     return call.method == "POST" || call.method == "DELETE" ? change_reply(call) : models_reply();
   }
   if (row.path == "/admin/log-level") {
-    return call.method == "PUT" ? set_level(call.body) : level_reply();
+    return log_level_reply(call);
   }
   if (row.path == "/admin/drain") {
     log::info("drained by the admin port");
@@ -381,6 +361,9 @@ HttpHandler::Answer Admin::answer_of(std::string_view path, const HttpCall& call
   }
   if (path == "/admin/intent/plan") {
     return plan_reply(service);
+  }
+  if (path == "/admin/configurations") {
+    return configurations_reply(call, service, setting_.residents.configurations_of(service));
   }
   if (path == "/admin/recording") {
     return recording_reply(service, call);
@@ -472,6 +455,7 @@ HttpReply Admin::models_reply() const {
     const ServedModel& model = service->model();
     json::object shown = setting_.residents.intent_of(*service);
     const FormStatus& form = service->fleet().form(ReplicaId{0});
+    const double load_s = setting_.residents.load_s(*service);
     models.push_back({{"model", model.names.front()},
                       {"intent", shown["intent"]},
                       {"moves", shown["moves"]},
@@ -479,6 +463,7 @@ HttpReply Admin::models_reply() const {
                       {"replicas", service->replicas()},
                       {"max_model_len", model.max_model_len},
                       {"residence", to_string(service->residence())},
+                      {"wake_seconds", load_s > 0 ? json::value(load_s) : json::value()},
                       {"device_bytes", form.pages.page_bytes * form.pages.all},
                       {"own_bytes", form.pages.page_bytes * form.pages.own},
                       {"form", to_string(form.form)},

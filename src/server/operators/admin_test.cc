@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <boost/json/serialize.hpp>
 #include <memory>
 #include <string>
 #include <utility>
@@ -69,6 +70,27 @@ TEST_F(AdminTest, TheQueryNamesTheModel) {
     expect_error(ask(fmt::format("GET /admin/{}?model=other", path)), 404);
   }
   expect_error(ask("GET /admin/form?model="), 404);
+}
+
+TEST_F(AdminTest, ListsTheConfigurationsThatPlansKept) {
+  configurations = [](const LoadFilter& wanted) -> Result<boost::json::object> {
+    if (wanted.batch == 2) {
+      return make_error(ErrorCode::kUnavailable, "the disk is gone");
+    }
+    return boost::json::object{{"maps", wanted.batch}, {"tokens", wanted.prompt_tokens}};
+  };
+  start();
+  EXPECT_EQ(boost::json::serialize(body_of(ask("GET /admin/configurations?model=echo"))),
+            R"({"model":"echo","maps":0,"tokens":0})");
+  const auto some = body_of(ask("GET /admin/configurations?batch=8&prompt_tokens=30"));
+  EXPECT_EQ(some.at("maps"), 8);
+  EXPECT_EQ(some.at("tokens"), 30);
+  expect_error(ask("GET /admin/configurations?batch=2"), 503);
+  expect_error(ask("GET /admin/configurations?batch=few"), 400);
+  expect_error(ask("GET /admin/configurations?model=other"), 404);
+  EXPECT_TRUE(body_of(ask("GET /admin/models")).at_pointer("/models/0/wake_seconds").is_null());
+  server->loaded(0, 1.5);
+  EXPECT_EQ(body_of(ask("GET /admin/models")).at_pointer("/models/0/wake_seconds"), 1.5);
 }
 
 TEST_F(AdminTest, RecordsAndAsksForTheKeyOfAllButThePage) {

@@ -13,11 +13,12 @@
 #include "contract/observation.h"
 #include "contract/replicas_wanted.h"
 #include "cost/pages.h"
+#include "server/recent_lengths.h"
 
 namespace protean {
 
-// What the replicas of one model's fleet reported last: their loads and forms, and their groups.
-// Belongs to the io thread.
+// What the replicas of one model's fleet reported last: their loads and forms, their groups, and
+// the lengths of their answers. Belongs to the io thread.
 class FleetReport {
  public:
   // `start` is the form of each replica before it reports one.
@@ -34,6 +35,8 @@ class FleetReport {
 
   void replicas_wanted(const ReplicasWanted& wanted) { wanted_ = wanted; }
   void migrations(const Migrations& now) { migrations_ = now; }
+  // A request has got its whole answer of so many tokens.
+  void answered(int tokens) { lengths_.add(tokens); }
 
   int replicas() const { return static_cast<int>(seen_.size()); }
   const Observation& seen(ReplicaId replica) const { return seen_[index(replica)]; }
@@ -41,6 +44,7 @@ class FleetReport {
   // Nothing before the fleet has begun.
   const std::optional<ReplicasWanted>& replicas_wanted() const { return wanted_; }
   const Migrations& migrations() const { return migrations_; }
+  const RecentLengths& answer_lengths() const { return lengths_; }
   // Null if the replicas cannot be grouped.
   const GroupsStatus* groups() const { return groups_.get(); }
 
@@ -71,6 +75,7 @@ class FleetReport {
   std::shared_ptr<const GroupsStatus> groups_;
   std::optional<ReplicasWanted> wanted_;
   Migrations migrations_;
+  RecentLengths lengths_;
 };
 
 // Shows the replicas of a fleet by their numbers: the form's status for each replica that serves,

@@ -22,8 +22,9 @@ namespace protean {
 struct NotingLoader final : ModelLoader {
   void unload(std::size_t model) override { note("unload", model); }
   void load(std::size_t model) override { note("load", model); }
-  Status deploy(const std::string& name, const boost::json::object&) override {
-    asked.push_back("deploy " + name);
+  Status deploy(const std::string& name, const boost::json::object& fields, bool load) override {
+    asked.push_back((load ? "deploy " : "register ") + name);
+    fields_of_deploy = fields;
     return {};
   }
   void replace(std::size_t model, const IntentWish& wish) override {
@@ -34,9 +35,11 @@ struct NotingLoader final : ModelLoader {
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override {
     running.clear();
     may_move.clear();
+    output_tokens.clear();
     for (const ModelSample& sample : samples) {
       running.push_back(sample.running);
       may_move.push_back(sample.may_move);
+      output_tokens.push_back(sample.output_tokens);
     }
     return std::exchange(move, std::nullopt);
   }
@@ -57,10 +60,12 @@ struct NotingLoader final : ModelLoader {
   std::vector<std::string> take() { return std::exchange(asked, {}); }
 
   std::vector<std::string> asked;
-  std::string why;              // a morph failed, the latest one
-  std::array<int, 3> wanted{};  // of the latest wish: batch, prompt and output tokens
-  std::vector<int> running;     // requests of the latest samples
-  std::vector<bool> may_move;   // of the latest samples
+  boost::json::object fields_of_deploy;  // of the latest one
+  std::string why;                       // a morph failed, the latest one
+  std::array<int, 3> wanted{};           // of the latest wish: batch, prompt and output tokens
+  std::vector<int> running;              // requests of the latest samples
+  std::vector<bool> may_move;            // of the latest samples
+  std::vector<int> output_tokens;
   std::optional<ModelToMove> move;
 };
 
@@ -79,12 +84,13 @@ struct ResidentsTest : ServiceTest {
     host->service.owner = host;
     return host;
   }
-  void deploy_other() {
+  void deploy_other(bool loaded = true) {
     ServedModel other = model();
     other.names = {"other"};
-    residents.deployed(std::make_shared<Host>(HostedModel{other, {}, other_inbox, nullptr}, "9.9",
-                                              environment(),
-                                              [](std::shared_ptr<Host>, OutputBatch) {}));
+    residents.deployed(
+        std::make_shared<Host>(HostedModel{other, {}, other_inbox, nullptr}, "9.9", environment(),
+                               [](std::shared_ptr<Host>, OutputBatch) {}),
+        loaded);
   }
   Service& serving() { return *residents.models().services().front(); }
   // Sends a request to what serves now, and keeps its answer.

@@ -34,8 +34,9 @@ struct ServerTest : testing::Test {
                             .random = [n = std::uint64_t{0}]() mutable { return ++n; }};
     options.port = 0;
     server = std::make_unique<Server>(
-        options, std::vector<HostedModel>{{model, limits, inbox, nullptr, "", {}, share}}, "",
-        environment);
+        options,
+        std::vector<HostedModel>{{model, limits, inbox, nullptr, "", {}, share, configurations}},
+        "", environment);
     const Status listening = server->listen();
     ASSERT_TRUE(listening.ok()) << listening.error().message;
     engine = std::make_unique<EchoEngine>(inbox, *server->sink(0), form);
@@ -77,6 +78,7 @@ struct ServerTest : testing::Test {
   Form form;
   int replicas = 1;
   std::shared_ptr<TimeShare> share;
+  ListConfigurations configurations;
   ByteTokenizer tokenizer{false};
   ChatTemplate chat_template = ChatTemplate::chatml();
   BoundedQueue<Event> inbox{1024};
