@@ -36,7 +36,7 @@ class Server:
         self.process = subprocess.Popen([protean, "serve", "--port", "0", "--admin-port", "0", *arguments],
                                         stderr=subprocess.PIPE, text=True)
         self.url = self.admin = None
-        self.lines, listening = [], threading.Event()
+        self.lines, self.deployed_s, listening = [], [], threading.Event()
         threading.Thread(target=self._read, args=(listening,), daemon=True).start()
         if not listening.wait(300) or self.admin is None:
             self.stop()
@@ -57,6 +57,8 @@ class Server:
                 self.url = found[1]
             if found := re.search(r"operators' port: (\S+)", line):
                 self.admin = "http://" + found[1]
+            if found := re.search(r" is deployed after ([0-9.]+) s", line):
+                self.deployed_s.append(float(found[1]))
             if self.url and self.admin:
                 listening.set()
         listening.set()
@@ -70,19 +72,20 @@ class Server:
             status = dict(line.split(":", 1) for line in file)
         return sum(int(status[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
 
-    def deploy(self, name, fields):
-        """Deploys a model and waits until it serves."""
+    def deploy(self, name, fields, models=None):
+        """Deploys a model and waits until it serves, by what `models` returns (by default the server is asked each 20 ms)."""
+        models = models or self.models
         status, shown = ask(self.admin + "/admin/models", {"name": name, **fields}, "POST")
         if status != 202:
             raise SystemExit(f"{name} is not deployed: {shown}")
-        while (now := self.models().get(name, {"residence": "failed"}))["residence"] == "deploying":
+        while (now := models().get(name, {"residence": "failed"}))["residence"] == "deploying":
             time.sleep(0.02)
         if now["residence"] != "awake":
             raise SystemExit(f"{name} is not deployed: {now}")
 
-    def remove(self, name):
+    def remove(self, name, models=None):
         ask(f"{self.admin}/admin/models?model={name}", method="DELETE")
-        while name in self.models():
+        while name in (models or self.models)():
             time.sleep(0.02)
 
     def stop(self):

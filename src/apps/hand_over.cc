@@ -30,7 +30,7 @@ Status check_hand_over(const OpenModel& before, const OpenModel& after, bool awa
   return {};
 }
 
-Result<LoadedWorkers> load_workers_of(OpenModel& model, const std::function<bool()>& await_turn) {
+Result<LoadedWorkers> load_workers_of(OpenModel& model, const std::function<void()>& await_turn) {
   const TimeNs began_ns = steady_now_ns();
   auto loaded = load_workers(model.replica, {*model.files->checkpoint, await_turn});
   model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);

@@ -1,8 +1,5 @@
 #include "apps/replica_loader.h"
 
-#include <malloc.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "apps/hand_over.h"
@@ -10,14 +7,11 @@
 #include "apps/serve_intent.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "device/cpu/low_priority.h"
 #include "host/machine.h"
 
 namespace protean {
 namespace {
-
-constexpr TimeNs kRest = 4;  // of the time of a step of a fingerprint, after it, under load
-constexpr TimeNs kShortestRestNs = kNsPerS / 50;
-constexpr TimeNs kLongestRestNs = kNsPerS;
 
 double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
@@ -44,11 +38,6 @@ std::string profile_job(std::size_t model) {
   return fmt::format("profile {}", model);
 }
 
-// Gives freed memory back: buffers of steps are not on pages of a pool.
-void trim() {
-  ::malloc_trim(0);
-}
-
 }  // namespace
 
 ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
@@ -72,29 +61,6 @@ ReplicaLoader::ReplicaLoader(std::vector<OpenModel>& models,
 ReplicaLoader::~ReplicaLoader() {
   jobs_.close();
   thread_.join();
-}
-
-// Waits before a step of a fingerprint or a layer that is loaded for a moment in which no model has
-// requests; if they go on, for a few times as long as the step before took, so that they lose a
-// small share of the CPUs. Models that requests wake come first. Returns false if the server ends
-// or an operator has taken the job back, which ends no load that has begun.
-bool ReplicaLoader::await_turn(bool to_its_end) {
-  const TimeNs rest_ns =
-      std::clamp(kRest * (steady_now_ns() - stepped_ns_), kShortestRestNs, kLongestRestNs);
-  const bool goes_on =
-      jobs_.await_turn([this] { return server_.quiet().has_value(); }, rest_ns, to_its_end);
-  stepped_ns_ = steady_now_ns();
-  return goes_on;
-}
-
-// Counts short jobs too, which load models.
-Harvest ReplicaLoader::harvest() {
-  return {.await_turn = [this] { return await_turn(); },
-          .quiet = [this]() -> std::optional<std::uint64_t> {
-            const auto requests = server_.quiet();
-            return requests && !jobs_.hurries() ? std::optional(*requests + jobs_.short_jobs())
-                                                : std::nullopt;
-          }};
 }
 
 OpenOptions ReplicaLoader::open_options() {
@@ -141,7 +107,7 @@ Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resi
     learn_costs(*resident.model, telling(harvest(), tell));
     if (!jobs_.taken_back()) {
       replicas.emplace(
-          start_replicas(*resident.model, *resident.sink, [this] { return await_turn(true); }));
+          start_replicas(*resident.model, *resident.sink, [this] { await_load_turn(); }));
     }
     if (jobs_.taken_back()) {
       replicas = withdrawn();
@@ -214,7 +180,7 @@ Status ReplicaLoader::deploy(const std::string& name, const boost::json::object&
 
 void ReplicaLoader::unload_now(std::size_t model) {
   Resident& resident = residents_[model];
-  resident.replicas.reset();
+  cpu::run_at_low_priority([&] { resident.replicas.reset(); });
   resident.model->inbox->reopen();
   trim();
   log::info("{} sleeps until it is asked for", name_of(*resident.model));
@@ -374,7 +340,7 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
     jobs_.run_aside([&] {
       learn_costs(next.copy, harvest());
       loaded.emplace(jobs_.taken_back() ? withdrawn() : load_workers_of(next.copy, [this] {
-        return await_turn(true);
+        await_load_turn();
       }));
     });
   }
@@ -449,7 +415,8 @@ void ReplicaLoader::profile_now(std::size_t model) {
   }
   Status done;
   jobs_.run_aside([&] {
-    const auto files = open_model_files(of->asked.model);  // the model's own are in use
+    // The model's own are in use.
+    const auto files = cpu::at_low_priority([&] { return open_model_files(of->asked.model); });
     if (!files.ok()) {
       done = files.error();
       return;
@@ -478,7 +445,7 @@ void ReplicaLoader::add(Resident resident) {
 
 void ReplicaLoader::remove_now(std::size_t model) {
   placements_.remove(model);
-  residents_[model].replicas.reset();
+  cpu::run_at_low_priority([&] { residents_[model].replicas.reset(); });
   if (const auto& removed = residents_[model].model; removed && removed->replica.memory) {
     removed->replica.memory->leave();  // others may keep the model for a while
   }

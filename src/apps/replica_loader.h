@@ -74,7 +74,9 @@ class ReplicaLoader final : public ModelLoader {
     bool awaits_place = false;           // until then its requests wait
   };
 
-  bool await_turn(bool to_its_end = false);
+  bool await_turn();
+  void await_load_turn();
+  void trim();
   Harvest harvest();
   OpenOptions open_options();
   void give(std::function<void()> job, std::string name = {});

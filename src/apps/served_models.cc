@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "control/in_place.h"
 #include "cost/memory.h"
+#include "device/cpu/low_priority.h"
 #include "host/machine.h"
 #include "replica/model_place.h"
 #include "replica/resting.h"
@@ -223,6 +224,13 @@ Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& opti
   }
 }
 
+// Does a part of opening a model that takes long and starts no threads: at low priority if others
+// answer meanwhile.
+template <class Work>
+auto politely(const OpenOptions& options, const Work& work) {
+  return options.harvest.await_turn ? cpu::at_low_priority(work) : work();
+}
+
 // The model's files are on disk.
 Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
                              const Machine& machine, int parts) {
@@ -235,7 +243,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   if (const Status grouped = check_groups(setting.fleet, setting.model.group); !grouped.ok()) {
     return grouped.error();
   }
-  auto files = open_model_files(setting.model);
+  auto files = politely(options, [&] { return open_model_files(setting.model); });
   if (!files.ok()) {
     return files.error();
   }
@@ -267,8 +275,10 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   if (!setting.name.empty()) {
     opened->name = setting.name;
   }
-  ServedModel served =
-      served_model(setting, *opened, replica, *tool_format, static_cast<std::size_t>(*grammars));
+  ServedModel served = politely(options, [&] {
+    return served_model(setting, *opened, replica, *tool_format,
+                        static_cast<std::size_t>(*grammars));
+  });
   Inbox& events = *inbox;
   const ServiceLimits limits{
       .max_outstanding = most,
@@ -475,7 +485,7 @@ void learn_costs(OpenModel& model, const Harvest& harvest) {
 }
 
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
-                                                 const std::function<bool()>& await_turn) {
+                                                 const std::function<void()>& await_turn) {
   const TimeNs began_ns = steady_now_ns();
   auto replicas =
       Replicas::start(model.rest ? resting_in(model.replica, *model.rest) : model.replica,

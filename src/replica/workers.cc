@@ -48,17 +48,6 @@ Result<std::shared_ptr<Fabric>> create_fabric(const ReplicaOptions& options,
   return fabric ? Result<std::shared_ptr<Fabric>>(std::move(*fabric)) : fabric.error();
 }
 
-// Returns what is called after each layer that is loaded.
-LoadProgress progress_of(const WeightSource& source) {
-  return [bar = progress_bar("loading"), turn = source.await_turn](std::int64_t done,
-                                                                   std::int64_t total) {
-    bar(done, total);
-    if (turn) {
-      (void)turn();  // what is begun is loaded, in haste if it is to end
-    }
-  };
-}
-
 // Loads the model for one replica, whose events go through the gate. Each replica has as many
 // devices of the sizing as its form.
 Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, ReplicaId replica,
@@ -100,7 +89,8 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
     gate->push({steady_now_ns(), std::move(what), replica});
   };
   worker.devices_failed = [tell](std::string why) { tell(DevicesFailed{std::move(why)}); };
-  return CpuWorker::create(worker, weights.checkpoint, progress_of(weights),
+  worker.await_turn = weights.await_turn;
+  return CpuWorker::create(worker, weights.checkpoint, progress_bar("loading"),
                            [tell](StepResult result) { tell(StepDone{std::move(result)}); },
                            {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
                             .done = [tell](MorphDone done) { tell(done); }});

@@ -24,10 +24,10 @@ namespace protean {
 
 using Inbox = BoundedQueue<Event>;
 
-// Where weights are loaded from, and what is asked after each layer (see Harvest); may be empty.
+// Where weights are loaded from. See WorkerOptions for `await_turn`.
 struct WeightSource {
   const Checkpoint& checkpoint;
-  std::function<bool()> await_turn = {};
+  std::function<void()> await_turn = {};
 };
 
 // Returns the steady clock in nanoseconds, the time base of all events.

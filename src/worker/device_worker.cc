@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/overloaded.h"
 #include "base/units.h"
+#include "worker/load_turns.h"
 
 namespace protean {
 namespace {
@@ -18,9 +19,9 @@ constexpr std::chrono::seconds kToWakeUp(1);  // for a device that was given up
 
 // Touches all pages, so that a budget beyond the system's memory fails now rather than under load,
 // and no swap waits for the kernel to provide pages.
-Status back_all(cpu::PagePool& pool) {
+Status back_all(cpu::PagePool& pool, const cpu::MayGoOn& may_go_on) {
   Result<cpu::PageRange> all = cpu::PageRange::reserve(pool, pool.pages());
-  return all ? all->attach(pool.pages()) : all.error();
+  return all ? all->attach(pool.pages(), may_go_on) : all.error();
 }
 
 const WorkerDevice& device_of(const WorkerOptions& options, RankPlace place) {
@@ -36,7 +37,9 @@ Result<std::unique_ptr<DeviceWorker>> DeviceWorker::create(const WorkerOptions& 
   // Places the memory touched while loading near the threads that compute. It applies to this
   // thread until the end of the function.
   const cpu::Seat loading({}, device_of(options, place).where.nodes);
-  Result<Pages> pages = make_pages(options, checkpoint.spec(), place);
+  Result<Pages> pages = load_in_turns(options.await_turn, [&](const cpu::MayGoOn& may_go_on) {
+    return make_pages(options, checkpoint.spec(), place, may_go_on);
+  });
   if (!pages) {
     return pages.error();
   }
@@ -51,7 +54,8 @@ Result<std::unique_ptr<DeviceWorker>> DeviceWorker::create(const WorkerOptions& 
 }
 
 Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& options,
-                                                     const ModelSpec& spec, RankPlace place) {
+                                                     const ModelSpec& spec, RankPlace place,
+                                                     const cpu::MayGoOn& may_go_on) {
   if (!options.pages) {
     return Pages();
   }
@@ -78,7 +82,7 @@ Result<DeviceWorker::Pages> DeviceWorker::make_pages(const WorkerOptions& option
   if (const Status set = (*pool)->set_quota(pages); !set) {
     return set.error();
   }
-  if (const Status backed = back_all(**pool); !backed) {
+  if (const Status backed = back_all(**pool, may_go_on); !backed) {
     return backed.error();
   }
   Result<std::unique_ptr<KvStore>> store =

@@ -162,7 +162,7 @@ class DeviceWorker {
     RankPlace place;
   };
   static Result<Pages> make_pages(const WorkerOptions& options, const ModelSpec& spec,
-                                  RankPlace place);
+                                  RankPlace place, const cpu::MayGoOn& may_go_on);
   DeviceWorker(Built built, Handlers handlers);
 
   Handlers watched(Handlers handlers);

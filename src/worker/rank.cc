@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/finite.h"
+#include "worker/load_turns.h"
 #include "worker/pooling.h"
 
 namespace protean {
@@ -62,11 +63,12 @@ struct Loading {
   const Checkpoint& checkpoint;
   const LoadProgress& progress;
   RankPlace place;
+  const cpu::MayGoOn& may_go_on;
 };
 
 Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
                                    LayerPages& layers) {
-  const auto& [options, checkpoint, progress, place] = loading;
+  const auto& [options, checkpoint, progress, place, may_go_on] = loading;
   const ModelSpec& spec = checkpoint.spec();
   ReadComponent read = options.read_component;
   if (!read) {
@@ -87,7 +89,8 @@ Result<ModelWeights> load_on_pages(const Loading& loading, cpu::PagePool& pool,
       return {};
     }
     const SwapComponent swap{layer, component, precision_of(form, layer, component)};
-    Result<FilledPages> filled = fill_pages(pool, {spec, swap, shards_of(run), form.shards}, read);
+    Result<FilledPages> filled =
+        fill_pages(pool, {spec, swap, shards_of(run), form.shards}, read, loading.may_go_on);
     if (!filled) {
       return make_error(filled.error().code, "{}: {}", component_name(layer, component),
                         filled.error().message);
@@ -150,10 +153,14 @@ Result<std::unique_ptr<Rank>> Rank::create(const WorkerOptions& options,
   }
   LayerPages layers(spec.layers, form.attention_kept);
   Result<ModelWeights> weights =
-      pages.pool == nullptr
-          ? load_weights(checkpoint, {form.layer_precision, form.embeddings, holding, form.shards},
-                         progress)
-          : load_on_pages({options, checkpoint, progress, place}, *pages.pool, layers);
+      load_in_turns(options.await_turn, [&](const cpu::MayGoOn& may_go_on) {
+        return pages.pool == nullptr
+                   ? load_weights(checkpoint,
+                                  {form.layer_precision, form.embeddings, holding, form.shards},
+                                  progress)
+                   : load_on_pages({options, checkpoint, progress, place, may_go_on}, *pages.pool,
+                                   layers);
+      });
   if (!weights) {
     return weights.error();
   }

@@ -71,6 +71,9 @@ struct WorkerOptions {
   // reported: results of a group, which other devices draw. Its own results are not reported.
   // Called on any thread of the devices, and must not destroy the worker.
   std::function<void(std::string why)> devices_failed;
+  // If set, other models compute while this one is loaded: loading has a low priority, and calls
+  // this each few milliseconds of work. It may block.
+  std::function<void()> await_turn;
   // The share of the threads' time that copies may take while steps run, and by which steps may get
   // longer. A device's copies run on one thread, so they take at most one core.
   double background_share = 0.075;

@@ -1,0 +1,56 @@
+// When the work for models that come and go takes place while others answer.
+
+#include <malloc.h>
+
+#include <algorithm>
+
+#include "apps/replica_loader.h"
+#include "base/units.h"
+
+namespace protean {
+namespace {
+
+constexpr TimeNs kRest = 4;  // of the time of a step of a fingerprint, after it, under load
+constexpr TimeNs kShortestRestNs = kNsPerS / 50;
+constexpr TimeNs kLongestRestNs = kNsPerS;
+
+}  // namespace
+
+// Waits before a step of a fingerprint for a moment in which no model has requests; if they go on,
+// for a few times as long as the step before took, so that they lose a small share of the CPUs.
+// Models that requests wake come first. Returns false if the server ends or an operator has taken
+// the job back.
+bool ReplicaLoader::await_turn() {
+  const TimeNs rest_ns =
+      std::clamp(kRest * (steady_now_ns() - stepped_ns_), kShortestRestNs, kLongestRestNs);
+  const bool goes_on = jobs_.await_turn([this] { return server_.quiet().has_value(); }, rest_ns);
+  stepped_ns_ = steady_now_ns();
+  return goes_on;
+}
+
+// The same for a load between two of its turns, which are all as long. What is begun is loaded: at
+// once if the server ends.
+void ReplicaLoader::await_load_turn() {
+  (void)jobs_.await_turn([this] { return server_.quiet().has_value(); }, kShortestRestNs, true);
+}
+
+// Gives freed memory back, as buffers of steps are not on pages of a pool. Threads that allocate
+// wait meanwhile, so a moment without requests is preferred.
+void ReplicaLoader::trim() {
+  give([this] {
+    await_load_turn();
+    ::malloc_trim(0);
+  });
+}
+
+// Counts short jobs too, which load models.
+Harvest ReplicaLoader::harvest() {
+  return {.await_turn = [this] { return await_turn(); },
+          .quiet = [this]() -> std::optional<std::uint64_t> {
+            const auto requests = server_.quiet();
+            return requests && !jobs_.hurries() ? std::optional(*requests + jobs_.short_jobs())
+                                                : std::nullopt;
+          }};
+}
+
+}  // namespace protean
