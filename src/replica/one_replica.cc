@@ -22,8 +22,9 @@ ReplicaOptions options_of(ReplicaOptions all, ReplicaId replica) {
 std::vector<Member> with_own_engines(std::vector<Member> members, const ReplicaOptions& all,
                                      const ModelSpec& spec) {
   for (std::size_t i = 0; i < members.size() && !all.sizing.unequal.empty(); ++i) {
-    const ReplicaId replica{static_cast<std::int32_t>(i)};
-    members[i].engine = engine_config(options_of(all, replica), spec);
+    const ReplicaOptions own = options_of(all, ReplicaId{static_cast<std::int32_t>(i)});
+    members[i].engine = engine_config(own, spec);
+    members[i].form = own.sizing.form;
   }
   return members;
 }

@@ -12,7 +12,7 @@ namespace protean {
 // others if replicas have unequal memory.
 ReplicaOptions options_of(ReplicaOptions all, ReplicaId replica);
 
-// Gives each member, by replica, the engine of its own options.
+// Gives each member, by replica, the engine and the form of its own options.
 std::vector<Member> with_own_engines(std::vector<Member> members, const ReplicaOptions& all,
                                      const ModelSpec& spec);
 

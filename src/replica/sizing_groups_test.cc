@@ -399,6 +399,7 @@ TEST(Sizing, EachReplicaTakesTheMemoryOfItsDevice) {
     const auto sized = [&](const std::string& first, const std::string& second) {
       ModelOptions options = with_memory(directory, first, second);
       options.group.replicas = 2;
+      options.group.pipeline = 1;
       options.ladder = ladder;
       return choose_sizing(options, spec, kMachine).value();
     };
@@ -427,11 +428,13 @@ TEST(Sizing, ReplicasThatNeedEqualMemoryTakeThatOfTheSmallest) {
   const ModelSpec spec = spec_of_1k_context();
   ModelOptions options = with_memory(directory, "500MiB", "300MiB");
   options.group.replicas = 2;
+  options.group.pipeline = 1;
   const auto enough = choose_sizing(options, spec, kMachine);
   ASSERT_TRUE(enough.ok()) << enough.error().message;
   EXPECT_TRUE(enough->unequal.empty()) << "no sequences need more";
   options = with_memory(directory, "60MiB", "22MiB");
   options.group.replicas = 2;
+  options.group.pipeline = 1;
   options.equal_replicas = true;
   const auto equal = choose_sizing(options, spec, kMachine);
   ASSERT_TRUE(equal.ok()) << equal.error().message;
