@@ -123,8 +123,10 @@ Status copy_companions(const fs::path& from, const fs::path& to) {
     }
     fs::copy_file(path, to / path.filename(), error);
     if (error) {
-      return make_error(ErrorCode::kInternal, "{} cannot be copied: {}", path.string(),
-                        error.message());
+      const auto space = fs::space(to, ignored);
+      const bool full = !ignored && space.available < entry->file_size(ignored);
+      return make_error(ErrorCode::kInternal, "{} cannot be copied to {}: {}", path.string(),
+                        to.string(), full ? "no space left on device" : error.message());
     }
   }
   return error ? Status(make_error(ErrorCode::kNotFound, "{} cannot be read: {}", from.string(),

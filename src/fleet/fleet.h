@@ -118,9 +118,11 @@ class Fleet : private TokenSink {
   void serve_held(TimeNs now_ns);
   std::optional<std::size_t> hand_over_held(TimeNs now_ns);
   bool form_group(std::size_t index, TimeNs now_ns);
+  Status ask_for_held(std::size_t index, const GroupWish& wish, TimeNs now_ns);
   Status ask(const GroupWish& wish, const std::string& reason, const HeldRequest* held,
              TimeNs now_ns);
   void count_attempt(const Grouping::Failure& failure);
+  void forget_formed();
   void count_failures(TimeNs now_ns);
   void scale_down(TimeNs now_ns);
   void drop(TimeNs now_ns);

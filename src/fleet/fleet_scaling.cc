@@ -80,8 +80,17 @@ void Fleet::count_attempt(const Grouping::Failure& failure) {
   }
 }
 
+// The groups that were asked for held requests may have to form again, for other reasons than that
+// they cannot hold them.
+void Fleet::forget_formed() {
+  for (HeldRequest& held : held_) {
+    held.formed_for.clear();
+  }
+}
+
 void Fleet::count_failures(TimeNs now_ns) {
   for (const Grouping::Failure& failure : grouping_.take_failures()) {
+    forget_formed();
     attempts_.failed(now_ns);
     if (attempts_.counts(failure)) {
       count_attempt(failure);
@@ -127,10 +136,8 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
 // true if held requests should be looked at again now.
 bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const HeldRequest& held = held_[index];
-  const std::string reason = fmt::format("request {} needs {} KV blocks", held.asks().id.value,
-                                         scaling_.blocks_needed(held));
   if (const auto parting = scaling_.parting_for(held)) {
-    return ask(scaling_.one_of(*parting), reason, &held, now_ns).ok() && !grouping_.busy();
+    return ask_for_held(index, scaling_.one_of(*parting), now_ns).ok() && !grouping_.busy();
   }
   if (grouping_.busy()) {
     return false;
@@ -139,17 +146,38 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   const auto homes = scaling_.homes_for(held);
   Status begun;
   if (homes) {
-    begun = ask(scaling_.one_of(*homes), reason, &held, now_ns);
+    begun = ask_for_held(index, scaling_.one_of(*homes), now_ns);
     if (begun.ok()) {
       return !grouping_.busy();
     }
   }
-  if (!at_rest || (!homes && scaling_.layers_return())) {
+  if (!at_rest || !attempts_.may_ask(now_ns) || (!homes && scaling_.layers_return())) {
     return false;
   }
   held_[index].refusal = begun.ok() ? std::string() : begun.error().message;
   end_held(index, FinishReason::kFailed, now_ns);
   return true;
+}
+
+// Asks for a group for a held request. If the latest one was the same, it formed and could not hold
+// the request: that is an attempt that failed.
+Status Fleet::ask_for_held(std::size_t index, const GroupWish& wish, TimeNs now_ns) {
+  HeldRequest& held = held_[index];
+  if (wish.groups.front() == held.formed_for) {
+    forget_formed();
+    ++held.failed_attempts;
+    held.latest_failure = "the group formed, and could not hold it";
+    attempts_.failed(now_ns);
+    return make_error(ErrorCode::kUnavailable, "{}", held.latest_failure);
+  }
+  Status begun = ask(wish,
+                     fmt::format("request {} needs {} KV blocks", held.asks().id.value,
+                                 scaling_.blocks_needed(held)),
+                     &held, now_ns);
+  if (begun.ok()) {
+    held.formed_for = wish.groups.front();
+  }
+  return begun;
 }
 
 // Asks for groups that a policy wants, and remembers one that forms and the held request, if any,

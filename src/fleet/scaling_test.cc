@@ -282,6 +282,24 @@ TEST(Scaling, ARequestThatWaitedBehindAnotherHasAttemptsOfItsOwn) {
   scene.expect_answer(RequestId{2});
 }
 
+TEST(Scaling, AGroupThatFormsAndCannotHoldTheRequestIsTriedAFewTimes) {
+  for (const ScalePolicy scale : {ScalePolicy::kPaper, ScalePolicy::kLayers}) {
+    GroupScene scene({.replicas = 2, .blocks = 24, .most_blocks = 24, .scale = scale});
+    scene.arrive(5, 120, 10);
+    for (int round = 0; round < 100 && !scene.sink.seen.at(RequestId{1}).finished; ++round) {
+      scene.settle();
+      scene.tick();
+    }
+    const auto& finished = scene.sink.seen.at(RequestId{1}).finished;
+    ASSERT_TRUE(finished.has_value()) << "it waits without end";
+    EXPECT_EQ(finished->reason, FinishReason::kFailed);
+    EXPECT_LE(scene.sink.groups->history.size(), 8U);
+    scene.arrive(6, 20, 5);
+    scene.settle();
+    scene.expect_answer(RequestId{2});
+  }
+}
+
 // Each time, an operator's group of other replicas fails too.
 TEST(Scaling, ChangesThatFailTogetherAreOneAttempt) {
   GroupScene scene({.replicas = 4, .scale = ScalePolicy::kPaper});
