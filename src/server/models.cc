@@ -263,9 +263,20 @@ HttpReply Models::load_reply() const {
   return {.body = json::serialize(json::object{{"server_load", outstanding}})};
 }
 
+bool Models::in_service() const {
+  return !std::all_of(services_.begin(), services_.end(),
+                      [](const Service* service) { return service->out_of_service(); });
+}
+
 HttpReply Models::health_reply() const {
   if (state() != ServerState::kReady) {
     return error_reply(not_ready(state()));
+  }
+  if (!in_service()) {
+    return error_reply(
+        {.status = 503,
+         .message = "no replica is in service, because all devices have failed: start the server "
+                    "again"});
   }
   return {.body = R"({"status":"ok"})"};
 }

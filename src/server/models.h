@@ -43,6 +43,8 @@ class Models final : public HttpHandler {
   // All models are in the same state.
   void set_state(ServerState state);
   ServerState state() const { return services_.front()->state(); }
+  // Returns false if all models are out of service: nothing but a new start of the server helps.
+  bool in_service() const;
 
  private:
   Answer answer(const HttpCall& call);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -157,6 +158,16 @@ TEST_F(ModelsTest, MetricsAreOneExposition) {
   EXPECT_NE(left.find(R"(http_requests_total{handler="/health",method="GET",status="200"} 1)"),
             std::string::npos)
       << "the server counts on when its first model is removed";
+}
+
+TEST_F(ModelsTest, AServerIsNotHealthyIfAllModelsAreOutOfService) {
+  auto failed = std::make_shared<GroupsStatus>();
+  failed->failed.push_back({.why = "has lost memory"});
+  service.deliver({.groups = failed});
+  EXPECT_EQ(reply("/health", "", "GET").status, 200) << "the other model answers";
+  second.deliver({.groups = failed});
+  EXPECT_EQ(reply("/health", "", "GET").status, 503);
+  EXPECT_FALSE(both.in_service());
 }
 
 TEST_F(ModelsTest, AllModelsAreInOneState) {

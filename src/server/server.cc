@@ -233,8 +233,11 @@ Status Server::Impl::start_reports() {
        .random = environment_.random});
 }
 
+// A server whose devices have all failed is to be started again.
 void Server::Impl::beat() {
-  options_.heartbeat.beat();
+  if (residents_.models().in_service()) {
+    options_.heartbeat.beat();
+  }
   beat_.expires_after(std::chrono::milliseconds(options_.heartbeat.interval_ms));
   beat_.async_wait([this](const error_code& ec) {
     if (!ec) {

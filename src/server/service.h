@@ -83,6 +83,8 @@ class Service {
   Residence residence() const { return engines_.residence(); }
   // Returns true if the model may sleep: it is awake and nothing waits for its engines.
   bool may_sleep() const;
+  // Returns true if all replicas are out of service, so that every request is refused.
+  bool out_of_service() const;
   // Returns why the model's only replica is out of service, which ends all requests at once; null
   // if it serves, or if there are several.
   const ReplicaFailure* failure() const;

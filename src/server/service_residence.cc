@@ -1,6 +1,7 @@
 // How a model that is not used gives its memory back, and comes back for the next request.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -21,10 +22,13 @@ bool Service::may_sleep() const {
          wishes_.empty();
 }
 
-const ReplicaFailure* Service::failure() const {
+bool Service::out_of_service() const {
   const GroupsStatus* groups = fleet_.groups();
-  const bool failed = model_->replicas == 1 && groups != nullptr && !groups->failed.empty();
-  return failed ? &groups->failed.front() : nullptr;
+  return groups != nullptr && std::ssize(groups->failed) >= model_->replicas;
+}
+
+const ReplicaFailure* Service::failure() const {
+  return model_->replicas == 1 && out_of_service() ? &fleet_.groups()->failed.front() : nullptr;
 }
 
 // The model has engines on devices that work. A replica that joins no other tells of its groups
