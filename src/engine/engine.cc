@@ -223,6 +223,14 @@ void Engine::hold_form(bool holds) {
   }
 }
 
+void Engine::call_off_morph(const std::string& why, TimeNs now_ns) {
+  begin(now_ns);
+  if (steering_) {
+    steering_->call_off(why);
+  }
+  settle();
+}
+
 void Engine::resume_form(TimeNs now_ns) {
   begin(now_ns);
   if (steering_) {

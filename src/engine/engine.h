@@ -93,6 +93,8 @@ class Engine {
   // While the form is held, the policy does not change it once a morph that runs has ended, and no
   // WantForm may come.
   void hold_form(bool holds);
+  // Ends a morph under way as soon as what is committed is done. Requires that the form is held.
+  void call_off_morph(const std::string& why, TimeNs now_ns);
   // Goes to a form while it is held.
   Result<Morph> lead_form(const FormWish& wish, TimeNs now_ns);
   // After the hold, see FormSteering.

@@ -94,6 +94,11 @@ class FormSteering {
 
   // Keeps the form as it is once a morph that runs has ended. Requires that no wish comes.
   void hold(bool holds) { run_.hold(holds); }
+  // Drops the steps of the morph under way that are not committed.
+  void call_off(const std::string& why) {
+    run_.call_off(why, now_ns_);
+    pace_.bytes = 0;
+  }
   // Goes to a form for the fleet, which holds it. An operator's wish stays, for resume().
   Result<Morph> lead_to(const FormWish& wish);
   // Goes on after the fleet's hold: to the form that an operator chose, if there is one. Without

@@ -41,6 +41,7 @@ Status Succession::begin(const Member& by, ReplicaId as, TimeNs now_ns) {
   rounds_ = 0;
   called_off_ = false;
   former().hold_form(true);
+  former().call_off_morph("its requests go on in another form", now_ns);
   advance(now_ns);
   return {};
 }
