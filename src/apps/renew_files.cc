@@ -63,7 +63,8 @@ Status renew_files(OpenModel& model) {
       return kept;
     }
   }
-  log::info("{}: its files are opened again: {}", name_of(model), current.error().message);
+  log::info("{}: its files were written or replaced after they were opened, and are opened again",
+            name_of(model));
   model.files->checkpoint = std::move(renewed->checkpoint);
   return {};
 }

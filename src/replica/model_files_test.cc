@@ -53,7 +53,8 @@ TEST_F(ModelFilesTest, FilesWhoseTokenizerCutsTextInAnotherWayAreOfAnotherModel)
   const auto files = open_model_files({.model = options_.model});
   ASSERT_TRUE(files.ok()) << files.error().message;
   const fs::path copy = fs::path(testing::TempDir()) / "model_files_test";
-  fs::copy(options_.model, copy, fs::copy_options::overwrite_existing);
+  fs::copy(options_.model, copy,
+           fs::copy_options::overwrite_existing | fs::copy_options::recursive);
   EXPECT_TRUE(same_but_for_weights(*files, *open_model_files({.model = copy})));
   std::ostringstream read;
   read << std::ifstream(copy / "tokenizer.json", std::ios::binary).rdbuf();
