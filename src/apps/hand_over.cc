@@ -30,9 +30,9 @@ Status check_hand_over(const OpenModel& before, const OpenModel& after, bool awa
   return {};
 }
 
-Result<LoadedWorkers> load_workers_of(OpenModel& model, const std::function<void()>& await_turn) {
+Result<LoadedWorkers> load_workers_of(OpenModel& model, const LoadHooks& hooks) {
   const TimeNs began_ns = steady_now_ns();
-  auto loaded = load_workers(model.replica, {*model.files->checkpoint, await_turn});
+  auto loaded = load_workers(model.replica, {*model.files->checkpoint, hooks});
   model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
   return loaded;
 }

@@ -15,7 +15,7 @@ namespace protean {
 Status check_hand_over(const OpenModel& before, const OpenModel& after, bool awake);
 
 // Loads a model that is to take over the requests of one that serves. See start_replicas().
-Result<LoadedWorkers> load_workers_of(OpenModel& model, const std::function<void()>& await_turn);
+Result<LoadedWorkers> load_workers_of(OpenModel& model, const LoadHooks& hooks);
 
 // Makes of a model the same model as `next` was opened, whose workers serve it, or will when it
 // wakes. Returns what it is for clients. It keeps its tokenizer, chat template and inbox, which

@@ -17,14 +17,6 @@ double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
 }
 
-// Returns a harvest that tells how far the fingerprint of a job is.
-Harvest telling(Harvest harvest, std::function<void(const JobProgress&)> tell) {
-  harvest.told = [tell = std::move(tell)](const FingerprintProgress& now) {
-    tell({.steps = now.steps, .of_steps = now.of_steps});
-  };
-  return harvest;
-}
-
 // The names by which jobs are taken back.
 std::string deployment_job(const std::string& name) {
   return "deployment " + name;
@@ -63,10 +55,10 @@ ReplicaLoader::~ReplicaLoader() {
   thread_.join();
 }
 
-OpenOptions ReplicaLoader::open_options() {
+OpenOptions ReplicaLoader::open_options(TellProgress tell) {
   return {.may_morph = defaults_.may_morph,
           .may_move = defaults_.move_window_ns > 0,
-          .harvest = harvest(),
+          .harvest = harvest(std::move(tell)),
           .device_loads = placements_.device_loads(),
           .lost_devices = placements_.lost(),
           .turns = defaults_.turns,
@@ -104,10 +96,10 @@ Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resi
                                                             const TellProgress& tell) {
   std::optional<Result<std::unique_ptr<Replicas>>> replicas;
   jobs_.run_aside([&] {
-    learn_costs(*resident.model, telling(harvest(), tell));
+    learn_costs(*resident.model, harvest(tell));
     if (!jobs_.taken_back()) {
       replicas.emplace(
-          start_replicas(*resident.model, *resident.sink, [this] { await_load_turn(); }));
+          start_replicas(*resident.model, *resident.sink, load_hooks(*resident.model, tell)));
     }
     if (jobs_.taken_back()) {
       replicas = withdrawn();
@@ -225,9 +217,7 @@ void ReplicaLoader::deploy_now(ModelSetting setting, bool load) {
   const TimeNs began_ns = steady_now_ns();
   const TellProgress tell = [this, name](const JobProgress& now) { server_.deploying(name, now); };
   auto opened = plan([&, free = unclaimed_bytes()] {
-    OpenOptions options = open_options();
-    options.harvest = telling(options.harvest, tell);
-    return open_further_model(std::move(setting), options, free);
+    return open_further_model(std::move(setting), open_options(tell), free);
   });
   if (!opened.ok()) {
     server_.failed(name, opened.error());
@@ -256,9 +246,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     return;
   }
   const TimeNs began_ns = steady_now_ns();
-  OpenOptions options = open_options();
-  options.harvest = telling(
-      options.harvest, [this, model](const JobProgress& now) { server_.changing(model, now); });
+  OpenOptions options = open_options(tell_change(model));
   options.device_loads = placements_.device_loads(model);
   if (wish.move) {
     options.chosen = report_of_move(*before->report, wish);
@@ -338,10 +326,10 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
   std::optional<Result<LoadedWorkers>> loaded;
   if (residents_[model].replicas != nullptr) {
     jobs_.run_aside([&] {
-      learn_costs(next.copy, harvest());
-      loaded.emplace(jobs_.taken_back() ? withdrawn() : load_workers_of(next.copy, [this] {
-        await_load_turn();
-      }));
+      learn_costs(next.copy, harvest(tell_change(model)));
+      loaded.emplace(jobs_.taken_back()
+                         ? withdrawn()
+                         : load_workers_of(next.copy, load_hooks(next.copy, tell_change(model))));
     });
   }
   if (jobs_.taken_back()) {
@@ -376,8 +364,7 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
   Resident resident = open(std::move(next.copy));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
   if (memory_of(*resident.model) <= unclaimed_bytes()) {
-    auto replicas = load_aside(
-        resident, [this, model](const JobProgress& now) { server_.changing(model, now); });
+    auto replicas = load_aside(resident, tell_change(model));
     if (!replicas.ok()) {
       fail_to_replace(model, replicas.error());
       return;
@@ -389,7 +376,7 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
                                name_of(*resident.model), format_bytes(memory_of(*resident.model))));
     return;
   } else {
-    jobs_.run_aside([&] { learn_costs(*resident.model, harvest()); });
+    jobs_.run_aside([&] { learn_costs(*resident.model, harvest(tell_change(model))); });
     if (jobs_.taken_back()) {
       fail_to_replace(model, withdrawn());
       return;

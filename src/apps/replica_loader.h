@@ -77,8 +77,10 @@ class ReplicaLoader final : public ModelLoader {
   bool await_turn();
   void await_load_turn();
   void trim();
-  Harvest harvest();
-  OpenOptions open_options();
+  TellProgress tell_change(std::size_t model);
+  Harvest harvest(TellProgress tell = {});
+  LoadHooks load_hooks(const OpenModel& model, TellProgress tell);
+  OpenOptions open_options(TellProgress tell);
   void give(std::function<void()> job, std::string name = {});
   void give_short(std::function<void()> job);
   Result<OpenModel> plan(const std::function<Result<OpenModel>()>& open);

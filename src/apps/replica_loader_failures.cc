@@ -54,7 +54,7 @@ void ReplicaLoader::place_anew(std::size_t model, const IntentWish& wish) {
   if (before == nullptr) {
     return;
   }
-  OpenOptions options = open_options();
+  OpenOptions options = open_options(tell_change(model));
   options.device_loads = placements_.device_loads(model);
   auto opened = plan([&, free = unclaimed_bytes() + memory_now(*before)] {
     return open_for_intent(*before, wish, options, free);

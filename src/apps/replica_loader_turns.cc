@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "apps/replica_loader.h"
 #include "base/units.h"
@@ -43,14 +44,40 @@ void ReplicaLoader::trim() {
   });
 }
 
+// Returns what tells how far a change of a model's intent is.
+ReplicaLoader::TellProgress ReplicaLoader::tell_change(std::size_t model) {
+  return [this, model](const JobProgress& now) { server_.changing(model, now); };
+}
+
+// Tells the share of a model's weights that is loaded. Devices count alike.
+LoadHooks ReplicaLoader::load_hooks(const OpenModel& model, TellProgress tell) {
+  const auto devices = static_cast<double>(model.replica.sizing.devices.size());
+  return {.await_turn = [this] { await_load_turn(); },
+          .told =
+              [tell = std::move(tell), devices, before = 0.0, last = std::int64_t{0}](
+                  std::int64_t done, std::int64_t total) mutable {
+                before += done < last ? 1 : 0;  // the next device
+                last = done;
+                const double share =
+                    total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+                tell({.loaded = std::min(1.0, (before + std::min(1.0, share)) / devices)});
+              }};
+}
+
 // Counts short jobs too, which load models.
-Harvest ReplicaLoader::harvest() {
+Harvest ReplicaLoader::harvest(TellProgress tell) {
   return {.await_turn = [this] { return await_turn(); },
           .quiet = [this]() -> std::optional<std::uint64_t> {
             const auto requests = server_.quiet();
             return requests && !jobs_.hurries() ? std::optional(*requests + jobs_.short_jobs())
                                                 : std::nullopt;
-          }};
+          },
+          .told =
+              [tell = std::move(tell)](const FingerprintProgress& now) {
+                if (tell) {
+                  tell({.steps = now.steps, .of_steps = now.of_steps});
+                }
+              }};
 }
 
 }  // namespace protean

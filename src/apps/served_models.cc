@@ -485,11 +485,11 @@ void learn_costs(OpenModel& model, const Harvest& harvest) {
 }
 
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
-                                                 const std::function<void()>& await_turn) {
+                                                 const LoadHooks& hooks) {
   const TimeNs began_ns = steady_now_ns();
   auto replicas =
       Replicas::start(model.rest ? resting_in(model.replica, *model.rest) : model.replica,
-                      {*model.files->checkpoint, await_turn}, *model.inbox, sink);
+                      {*model.files->checkpoint, hooks}, *model.inbox, sink);
   model.load_s = static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
   return replicas;
 }

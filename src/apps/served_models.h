@@ -84,10 +84,9 @@ const std::string& name_of(const OpenModel& model);
 void learn_costs(OpenModel& model, const Harvest& harvest = {});
 
 // Loads a model in its form and starts its replicas, which pack missing variants in the background
-// if a policy may use them. `model` and `sink` outlive the replicas. See WorkerOptions for
-// `await_turn`, which may be empty.
+// if a policy may use them. `model` and `sink` outlive the replicas.
 Result<std::unique_ptr<Replicas>> start_replicas(OpenModel& model, TokenSink& sink,
-                                                 const std::function<void()>& await_turn = {});
+                                                 const LoadHooks& hooks = {});
 
 // Returns the error of several models that failed. `count` is the number of all models.
 Error error_of_models(const std::vector<Error>& errors, std::size_t count);

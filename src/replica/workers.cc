@@ -89,8 +89,15 @@ Result<std::unique_ptr<CpuWorker>> create_worker(const ReplicaOptions& options, 
     gate->push({steady_now_ns(), std::move(what), replica});
   };
   worker.devices_failed = [tell](std::string why) { tell(DevicesFailed{std::move(why)}); };
-  worker.await_turn = weights.await_turn;
-  return CpuWorker::create(worker, weights.checkpoint, progress_bar("loading"),
+  worker.await_turn = weights.hooks.await_turn;
+  const LoadProgress progress = [bar = progress_bar("loading"), &told = weights.hooks.told](
+                                    std::int64_t done, std::int64_t total) {
+    bar(done, total);
+    if (told) {
+      told(done, total);
+    }
+  };
+  return CpuWorker::create(worker, weights.checkpoint, progress,
                            [tell](StepResult result) { tell(StepDone{std::move(result)}); },
                            {.ready = [tell](MorphReady ready) { tell(std::move(ready)); },
                             .done = [tell](MorphDone done) { tell(done); }});

@@ -24,10 +24,16 @@ namespace protean {
 
 using Inbox = BoundedQueue<Event>;
 
-// Where weights are loaded from. See WorkerOptions for `await_turn`.
+// What is called while weights are loaded; both may be empty.
+struct LoadHooks {
+  std::function<void()> await_turn = {};  // see WorkerOptions
+  LoadProgress told = {};                 // of each device, one after the other
+};
+
+// Where weights are loaded from.
 struct WeightSource {
   const Checkpoint& checkpoint;
-  std::function<void()> await_turn = {};
+  LoadHooks hooks = {};
 };
 
 // Returns the steady clock in nanoseconds, the time base of all events.
