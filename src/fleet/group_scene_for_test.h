@@ -93,7 +93,7 @@ struct GroupScene {
     std::int64_t blocks = 24;
     std::vector<std::int64_t> own_blocks = {};  // by replica, of those whose memory holds fewer
     bool morphs = true;                         // engines have a form that may change
-    std::int64_t most_blocks = 0;               // that engines promise; 0: what pages hold
+    bool keeps_kv = false;                      // engines promise no more KV than they begin with
     int steps_at_once = 1;
     ScalePolicy scale = ScalePolicy::kOff;
     DropPolicy drop = DropPolicy::kOff;
@@ -131,10 +131,9 @@ struct GroupScene {
   EngineConfig engine_of(const Options& options, const Form& of) const {
     EngineConfig config = group_engine(of, budget, options.morphs);
     config.step_cost = options.step_cost;
-    if (options.most_blocks > 0) {
-      config.morph->bounds.most_kv_blocks = options.most_blocks;
-      config.scheduler.largest_kv_blocks = options.most_blocks;
-      config.scheduler.kv_blocks = config.morph->start.kv.blocks = options.most_blocks;
+    if (options.keeps_kv) {
+      config.morph->bounds.most_kv_blocks = of.kv.blocks;
+      config.scheduler.largest_kv_blocks = of.kv.blocks;
     }
     if (config.morph) {
       FormBounds& bounds = config.morph->bounds;

@@ -284,8 +284,8 @@ TEST(Scaling, ARequestThatWaitedBehindAnotherHasAttemptsOfItsOwn) {
 
 TEST(Scaling, AGroupThatFormsAndCannotHoldTheRequestIsTriedAFewTimes) {
   for (const ScalePolicy scale : {ScalePolicy::kPaper, ScalePolicy::kLayers}) {
-    GroupScene scene({.replicas = 2, .blocks = 24, .most_blocks = 24, .scale = scale});
-    scene.arrive(5, 120, 10);
+    GroupScene scene({.replicas = 2, .keeps_kv = true, .scale = scale});
+    scene.arrive(5, 200, 10);  // more than both replicas have together
     for (int round = 0; round < 100 && !scene.sink.seen.at(RequestId{1}).finished; ++round) {
       scene.settle();
       scene.tick();
