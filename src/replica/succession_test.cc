@@ -13,12 +13,12 @@ namespace {
 
 struct SuccessionTest : ReplicasTest {
   // Has a load served as all of these say, one after the other.
-  static void run_through(FleetLoad& load, const std::vector<ReplicaOptions>& all) {
+  void run_through(FleetLoad& load, const std::vector<ReplicaOptions>& all) const {
     constexpr std::uint64_t kMostRequests = 2'000;
     constexpr int kBatchesBetween = 50;
     std::size_t next = 0;
     int batches = 0;
-    load.run(kMostRequests, 12, [&](const OutputBatch& batch) {
+    load.run(kMostRequests, outstanding, [&](const OutputBatch& batch) {
       EXPECT_EQ(batch.replica, ReplicaId{0});
       if (++batches % kBatchesBetween != 0) {
         return;
@@ -34,6 +34,8 @@ struct SuccessionTest : ReplicasTest {
     EXPECT_EQ(load.observed.at(ReplicaId{0}).accepted_total, std::ssize(load.answers))
         << "counters go on";
   }
+
+  std::uint64_t outstanding = 12;
 };
 
 TEST_F(SuccessionTest, RequestsGoOnInEveryDivisionOfTheSameShardsWithoutAnotherToken) {
@@ -59,11 +61,14 @@ TEST_F(SuccessionTest, RequestsGoOnWithAnotherNumberOfShards) {
 }
 
 TEST_F(SuccessionTest, LessAndMoreKvChangesNoToken) {
+  outstanding = 48;
   const auto with_kv = [&](const std::string& kv) {
     kv_cache_memory = kv;
-    return options_for({});
+    ReplicaOptions options = options_for({});
+    options.model.max_num_seqs = static_cast<int>(outstanding);
+    return options;
   };
-  const ReplicaOptions small = with_kv("640KiB");
+  const ReplicaOptions small = with_kv("512KiB");  // of one sequence of the full length
   const ReplicaOptions large = with_kv("4MiB");
   FleetLoad load(large, *this);
   run_through(load, {small, large, small});
