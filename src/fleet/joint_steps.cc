@@ -30,17 +30,15 @@ void JointSteps::dispatch(TimeNs now_ns) {
 }
 
 // A home's steps end in order, so this is the end of its oldest one.
-bool JointSteps::done(std::size_t home, TimeNs now_ns) {
+void JointSteps::done(std::size_t home, TimeNs now_ns) {
   const auto step = std::find_if(in_flight_.begin(), in_flight_.end(),
                                  [home](const auto& not_done) { return not_done[home]; });
   check(step != in_flight_.end(), "only a step in flight can end");
   (*step)[home] = false;
-  if (std::any_of(step->begin(), step->end(), [](bool waits) { return waits; })) {
-    return false;
+  if (std::none_of(step->begin(), step->end(), [](bool waits) { return waits; })) {
+    in_flight_.erase(step);
+    pace_.step_done(now_ns);
   }
-  in_flight_.erase(step);
-  pace_.step_done(now_ns);
-  return true;
 }
 
 bool JointSteps::quiet() const {

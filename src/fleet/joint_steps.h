@@ -24,8 +24,8 @@ class JointSteps {
   void add(std::size_t home, StepPlan plan) { waiting_[home].push_back(std::move(plan)); }
   // Starts what may start. Must be called once all engines have planned what they can.
   void dispatch(TimeNs now_ns);
-  // A StepDone of a home has come. Returns true if it ends a joint step.
-  bool done(std::size_t home, TimeNs now_ns);
+  // A StepDone of a home has come.
+  void done(std::size_t home, TimeNs now_ns);
   bool quiet() const;
 
   // The devices change what they hold before the next joint step, and move the KV of so many

@@ -425,9 +425,10 @@ bool Regrouping::on(const MorphDone& done, TimeNs now_ns) {
 
 void Regrouping::step_done(ReplicaId replica, TimeNs now_ns) {
   const auto home = std::find(group_.homes.begin(), group_.homes.end(), replica);
-  const auto number = static_cast<std::size_t>(home - group_.homes.begin());
-  const bool joint = joint_ && home != group_.homes.end();
-  record_.steps_meanwhile += (joint ? joint_->done(number, now_ns) : number == 0) ? 1 : 0;
+  record_.steps_meanwhile += replica == first() ? 1 : 0;
+  if (joint_ && home != group_.homes.end()) {
+    joint_->done(static_cast<std::size_t>(home - group_.homes.begin()), now_ns);
+  }
 }
 
 // The direction has changed while steps were to end.
