@@ -34,7 +34,7 @@ namespace json = boost::json;
 void log_failures(const GroupsStatus* before, const GroupsStatus& now) {
   for (std::size_t i = before == nullptr ? 0 : before->failed.size(); i < now.failed.size(); ++i) {
     const ReplicaFailure& failure = now.failed[i];
-    log::error("replica {} is out of service: it {}; its requests go on in other replicas",
+    log::error("replica {} is out of service: it {}; its requests go on in other replicas, or end",
                failure.replica.value, failure.why);
   }
   const std::int64_t known = before == nullptr ? 0 : before->failures_total;
