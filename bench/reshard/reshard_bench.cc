@@ -22,7 +22,7 @@ namespace protean::reshard {
 namespace {
 
 constexpr int kSteps = 12;          // that a raw step's median is of
-constexpr std::size_t kAtOnce = 8;  // default of --regroup-at-once
+constexpr std::size_t kAtOnce = 8;  // as --regroup-at-once 8
 
 ModelSpec spec_of(const std::string& size) {
   ModelSpec spec;

@@ -15,7 +15,7 @@ struct FleetOptions {
   std::string migrate = "load";
   std::string scale = "off";
   std::string drop = "off";
-  int holds_at_once = 8;
+  int holds_at_once = 64;
   int device_timeout_s = 300;  // 0: devices are not watched
   int scaler_after_s = 10;
 };

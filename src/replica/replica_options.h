@@ -33,7 +33,7 @@ struct ReplicaOptions {
   MigratePolicy migrate = MigratePolicy::kOff;
   ScalePolicy scale = ScalePolicy::kOff;
   DropPolicy drop = DropPolicy::kOff;
-  int holds_at_once = 8;                     // see GroupConfig::steps_at_once
+  int holds_at_once = 64;                    // see GroupConfig::steps_at_once
   TimeNs scaler_after_ns = 10 * kNsPerS;     // see GroupConfig
   TimeNs device_timeout_ns = 0;              // see Member
   std::shared_ptr<ModelTurns> turns = {};    // null: no other model has another priority
