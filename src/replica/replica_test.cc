@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "replica/load_scene_for_test.h"
 
@@ -26,6 +27,22 @@ TEST_F(ReplicasTest, TwoReplicasAnswerAsOne) {
     expect_same(two.answers, one.answers);
     EXPECT_GT(two.observed.at(ReplicaId{0}).accepted_total, 5);
     EXPECT_GT(two.observed.at(ReplicaId{1}).accepted_total, 5);
+  }
+}
+
+TEST_F(ReplicasTest, LoadingTellsTheShareOfEachDevice) {
+  const auto checkpoint = open_checkpoint(directory.path());
+  ASSERT_TRUE(checkpoint.ok());
+  std::vector<double> shares;
+  const LoadHooks hooks{.told = [&](std::int64_t done, std::int64_t total) {
+    shares.push_back(static_cast<double>(done) / static_cast<double>(total));
+  }};
+  ASSERT_TRUE(load_workers(options_for({.replicas = 2}), {**checkpoint, hooks}).ok());
+  ASSERT_EQ(shares.size(), 4U) << "two layers on two devices";
+  for (const std::size_t device : {0, 1}) {
+    EXPECT_GT(shares[2 * device], 0);
+    EXPECT_LT(shares[2 * device], shares[2 * device + 1]);
+    EXPECT_EQ(shares[2 * device + 1], 1);
   }
 }
 
