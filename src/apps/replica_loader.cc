@@ -322,7 +322,8 @@ void ReplicaLoader::serve_anew(std::size_t model, Next next, const std::string& 
 // configuration. It may be removed meanwhile.
 void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& why) {
   server_.changes(model, {.in_place = std::nullopt, .why = why, .hands_over = true});
-  next.copy.replica.turns = residents_[model].model->replica.turns;
+  const auto turns_of_copy =
+      std::exchange(next.copy.replica.turns, residents_[model].model->replica.turns);
   std::optional<Result<LoadedWorkers>> loaded;
   if (residents_[model].replicas != nullptr) {
     jobs_.run_aside([&] {
@@ -346,6 +347,7 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
   }
   if (loaded && resident.replicas != nullptr) {
     if (const Status how = resident.replicas->succeed(**std::move(loaded)); !how.ok()) {
+      next.copy.replica.turns = turns_of_copy;
       serve_copy(model, std::move(next), how.error().message);
       return;
     }

@@ -39,8 +39,10 @@ void ReplicaLoader::await_load_turn() {
 // wait meanwhile, so a moment without requests is preferred.
 void ReplicaLoader::trim() {
   give([this] {
-    await_load_turn();
-    ::malloc_trim(0);
+    jobs_.run_aside([this] {
+      await_load_turn();
+      ::malloc_trim(0);
+    });
   });
 }
 

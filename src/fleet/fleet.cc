@@ -203,7 +203,9 @@ void Fleet::place(Arrival& arrival, TimeNs now_ns) {
           stations_[candidates_.replicas[i]].engine->prospect(arrival.request, now_ns);
     }
     if (scaling_.forms_groups()) {
-      if (const auto failed = scaling_.failed_but_needed(arrival.request)) {
+      const bool fits = std::ranges::any_of(
+          candidates_.views, [](const auto& view) { return !view.expected.refusal; });
+      if (const auto failed = fits ? std::nullopt : scaling_.failed_but_needed(arrival.request)) {
         refuse(
             arrival.request.id,
             make_error(ErrorCode::kUnavailable,

@@ -127,7 +127,10 @@ void ModelMemory::leave() {
       return;
     }
     std::erase(devices_.models, this);
-    devices_.owed += account_.own - account_.quota;
+    // What it has borrowed is lost until it is unloaded.
+    const std::int64_t others = std::max<std::int64_t>(0, account_.quota - account_.own);
+    devices_.lost += others;
+    devices_.owed += account_.own - account_.quota + others;
     wishes = SharedMemory::share(devices_, wished_ns_);
   }
   tell_all(wishes);
@@ -191,6 +194,7 @@ void ModelMemory::unload() {
     loaded_ = failed_ = false;
     const std::int64_t others = std::max<std::int64_t>(0, account_.quota - account_.own);
     account_.quota -= others;
+    devices_.lost -= left_ ? others : 0;
     (std::exchange(loses_, false) ? devices_.lost : devices_.unused) += others;
     wishes = SharedMemory::share(devices_, wished_ns_);
   }

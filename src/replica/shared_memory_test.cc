@@ -327,6 +327,21 @@ TEST_F(SharedMemoryTest, WhatThreadsThatNeverEndHaveBorrowedIsGivenToNoModel) {
   EXPECT_EQ(lender.quota + borrower.wish->pages, 170);
 }
 
+// As one whose devices failed while another took over from it.
+TEST_F(SharedMemoryTest, AModelThatHasLeftGivesBackWhatItBorrowedOnceItIsUnloaded) {
+  PlayedModel lender(all, 100);
+  PlayedModel borrower(all, 100);
+  lend(lender, borrower);
+  borrower.lease->fail();
+  borrower.memory->leave();
+  lender.need(100, 2);
+  EXPECT_EQ(lender.wish->pages, 70) << "its threads may still use them";
+  borrower.lease.reset();
+  lender.need(100, 3);
+  EXPECT_EQ(lender.wish->pages, 100);
+  EXPECT_EQ(all->claimed_bytes(), 100 * kPage);
+}
+
 TEST_F(SharedMemoryTest, WhatAModelWasToldBeforeItWasLoadedAgainIsKnownByItsNumber) {
   LateModel model(all, 100);
   LateModel other(all, 100);

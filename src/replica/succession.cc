@@ -105,8 +105,15 @@ void Replicas::end_succession(const Status& how) {
     handle(std::move(event));
   }
   LoadedWorkers left = std::move(ended.by);
-  if (how.ok() && left.workers->have_failed()) {
-    failed_.push_back(std::exchange(left, {}));
+  if (left.workers->have_failed()) {
+    if (how.ok()) {
+      if (left.memory != nullptr) {
+        left.memory->fail();
+      }
+      failed_.push_back(std::exchange(left, {}));
+    } else {
+      serving_.workers->stay();
+    }
   }
   ended.ended.set_value({how, std::move(left)});
 }

@@ -152,7 +152,7 @@ Workers::~Workers() {
     stopped = worker->stop() && stopped;
   }
   gate_->close();
-  if (stopped) {
+  if (stopped && !stays_) {
     return;
   }
   for (auto& worker : workers_) {

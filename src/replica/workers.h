@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -80,6 +81,8 @@ class Workers final : public DeviceGroups {
   std::vector<Member> members(const EngineConfig& engine, const Form& form) const;
   // Opens the gate.
   void tell(Inbox& inbox, std::int32_t first) { gate_->open(inbox, first); }
+  // Their memory stays when they end: a device that hangs may still read it.
+  void stay() { stays_ = true; }
   // Returns true if a device was given up.
   bool have_failed() const;
   // Returns the bytes of their pages that have memory. Any thread may call.
@@ -110,6 +113,7 @@ class Workers final : public DeviceGroups {
   const TimeNs device_timeout_ns_;
   const ModelMemory::Lease* const memory_;
   std::vector<std::unique_ptr<CpuWorker>> workers_;
+  std::atomic<bool> stays_ = false;
 };
 
 // A model in memory, whose workers wait for a fleet. Until then their events are kept.

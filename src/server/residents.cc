@@ -120,7 +120,9 @@ bool Residents::put_to_sleep(Service& service) {
 }
 
 void Residents::woke(std::size_t model, const Status& loaded) {
-  hosts_.at(model)->service.woke(loaded);
+  if (hosts_.at(model) != nullptr) {  // else it was removed meanwhile
+    hosts_[model]->service.woke(loaded);
+  }
   end_load(model, loaded);
   look();
 }
