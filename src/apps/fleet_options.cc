@@ -45,16 +45,18 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->group("Devices");
   app.add_option(
          "--regroup-at-once", options.holds_at_once,
-         "Halves of layers that a group's devices fetch, or drop with their KV, between two "
-         "steps: more end sooner, and make these steps longer; 10000: all, to compare")
+         "Most halves of layers that a group's devices fetch, or drop with their KV, between two "
+         "steps: more end sooner, and make these steps longer. Those that move KV are also no more "
+         "than exchange it in about 0.25 s; 10000: all at once, without that bound, to compare")
       ->type_name("N")
       ->check(whole_number(1, kAllAtOnce))
       ->capture_default_str()
       ->group("Devices");
   app.add_option("--device-timeout", options.device_timeout_s,
                  "Seconds after which devices that have a step to compute and end none have "
-                 "failed: their replica goes out of service, and its requests go on in others; 0: "
-                 "never. A step must take less")
+                 "failed: their replica goes out of service, and its requests go on in others. A "
+                 "model with an intent is loaded on other devices, and its requests end. 0: never. A "
+                 "step must take less")
       ->type_name("SECONDS")
       ->check(whole_number(0, 86'400))
       ->capture_default_str()

@@ -30,7 +30,7 @@ void sort_by_memory(std::vector<int>& devices, std::span<const DeviceState> stat
 
 // Devices that share layers, and the layers that the one with the least memory has room for: in the
 // middle of the pipeline and at its ends.
-struct StageRoom {
+struct DeviceRoom {
   std::vector<int> devices;
   int middle = 0;
   int end = 0;
@@ -47,13 +47,13 @@ int room_of(const ConfigurationMemory& memory, std::int64_t free_bytes, bool end
 
 // Puts devices of similar memory together: of all ways to make stages, this one leaves each stage,
 // counted from the roomiest, as much room as any does.
-std::vector<StageRoom> rooms_of(std::vector<int> devices, std::span<const DeviceState> states,
+std::vector<DeviceRoom> rooms_of(std::vector<int> devices, std::span<const DeviceState> states,
                                 const ConfigurationMemory& memory, int layers) {
   sort_by_memory(devices, states);
-  std::vector<StageRoom> rooms;
+  std::vector<DeviceRoom> rooms;
   for (std::size_t first = 0; first < devices.size();
        first += static_cast<std::size_t>(memory.tensor)) {
-    StageRoom room;
+    DeviceRoom room;
     room.devices.assign(devices.begin() + static_cast<std::ptrdiff_t>(first),
                         devices.begin() + static_cast<std::ptrdiff_t>(first) + memory.tensor);
     const std::int64_t least = at(states, room.devices.back()).free_bytes;
@@ -93,7 +93,7 @@ int spread(std::span<const int> counts) {
 }
 
 // Orders stages with `first` and `last` at the ends, the others by device, and fills them.
-std::optional<Placement> with_ends(std::span<const StageRoom> rooms, std::size_t first,
+std::optional<Placement> with_ends(std::span<const DeviceRoom> rooms, std::size_t first,
                                    std::size_t last, int layers) {
   std::vector<std::size_t> order;
   for (std::size_t stage = 0; stage < rooms.size(); ++stage) {
@@ -198,7 +198,7 @@ std::optional<Placement> divide_among(std::span<const int> devices,
                                       const ConfigurationMemory& memory, int layers) {
   check(!devices.empty() && std::ssize(devices) % memory.tensor == 0,
         "stages are made of whole TP groups");
-  const std::vector<StageRoom> rooms =
+  const std::vector<DeviceRoom> rooms =
       rooms_of({devices.begin(), devices.end()}, states, memory, layers);
   std::optional<Placement> best;
   for (std::size_t first = 0; first < rooms.size(); ++first) {
