@@ -52,11 +52,12 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
       ->check(whole_number(1, kAllAtOnce))
       ->capture_default_str()
       ->group("Devices");
-  app.add_option("--device-timeout", options.device_timeout_s,
-                 "Seconds after which devices that have a step to compute and end none have "
-                 "failed: their replica goes out of service, and its requests go on in others. A "
-                 "model with an intent is loaded on other devices, and its requests end. 0: never. A "
-                 "step must take less")
+  app.add_option(
+         "--device-timeout", options.device_timeout_s,
+         "Seconds after which devices that have a step to compute and end none have "
+         "failed: their replica goes out of service, and its requests go on in others. A "
+         "model with an intent is loaded on other devices, and its requests end. 0: never. A "
+         "step must take less")
       ->type_name("SECONDS")
       ->check(whole_number(0, 86'400))
       ->capture_default_str()

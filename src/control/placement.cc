@@ -48,7 +48,7 @@ int room_of(const ConfigurationMemory& memory, std::int64_t free_bytes, bool end
 // Puts devices of similar memory together: of all ways to make stages, this one leaves each stage,
 // counted from the roomiest, as much room as any does.
 std::vector<DeviceRoom> rooms_of(std::vector<int> devices, std::span<const DeviceState> states,
-                                const ConfigurationMemory& memory, int layers) {
+                                 const ConfigurationMemory& memory, int layers) {
   sort_by_memory(devices, states);
   std::vector<DeviceRoom> rooms;
   for (std::size_t first = 0; first < devices.size();
