@@ -450,10 +450,12 @@ std::string remedy_for_kv(const ModelOptions& options, const ModelSpec& spec, co
 std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec,
                               const Sizing& sizing, std::int64_t blocks) {
   const PageBudget& budget = sizing.budget;
-  const bool may_form = sizing.unequal.empty() && !options.ladder.empty() &&
-                        (options.scales || !is_any_length(options));
+  const bool unequal = !sizing.unequal.empty();  // their groups hold at least what is counted here
+  const bool may_form =
+      !options.ladder.empty() && (!is_any_length(options) || (options.scales && !unequal));
   for (int homes = 2; homes <= sizing.replicas() && may_form; homes *= 2) {
-    const auto wide = divided_form(sizing.form, homes, GroupBy::kShards);
+    const auto wide =
+        divided_form(sizing.form, homes, unequal ? GroupBy::kLayers : GroupBy::kShards);
     if (!wide.ok()) {
       break;
     }

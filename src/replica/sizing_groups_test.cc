@@ -423,6 +423,24 @@ TEST(Sizing, EachReplicaTakesTheMemoryOfItsDevice) {
   }
 }
 
+TEST(Sizing, ALengthThatOnlyAGroupOfUnequalReplicasHoldsMayBeGiven) {
+  const TemporaryDirectory directory;
+  const ModelSpec spec = spec_of_1k_context();
+  ModelOptions options = with_memory(directory, "60MiB", "22MiB");
+  options.group.replicas = 2;
+  options.group.pipeline = 1;
+  options.ladder = {Precision::kW8};
+  const auto sizing = choose_sizing(options, spec, kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  ASSERT_FALSE(sizing->unequal.empty());
+  const std::int64_t most = sizing->largest_kv_blocks;
+  options.max_model_len = "auto";
+  options.scales = true;
+  EXPECT_EQ(widest_kv_blocks(options, spec, *sizing, most), most);
+  options.max_model_len = "1024";
+  EXPECT_GT(widest_kv_blocks(options, spec, *sizing, most), most);
+}
+
 TEST(Sizing, ReplicasThatNeedEqualMemoryTakeThatOfTheSmallest) {
   const TemporaryDirectory directory;
   const ModelSpec spec = spec_of_1k_context();
