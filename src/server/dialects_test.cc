@@ -152,6 +152,19 @@ TEST_F(DialectsTest, RepeatedRequestMayExceedTheUnsentLimit) {
   EXPECT_EQ(body_of(tokens).at("count"), long_text.size());
 }
 
+TEST_F(DialectsTest, TokensAreShownWithTheirTextsUpToABound) {
+  start();
+  const std::string many((std::size_t{1} << 18) + 1, 'x');
+  const Response all = post("/tokenize", R"({"content":")" + many + "\"}");
+  EXPECT_EQ(body_of(all).at("count"), many.size());
+  for (const char* field : {"with_pieces", "return_token_strs"}) {
+    const Response refused =
+        post("/tokenize", fmt::format(R"({{"{}":true,"content":"{}"}})", field, many));
+    EXPECT_EQ(refused.result_int(), 400U);
+    EXPECT_EQ(body_of(refused).at_pointer("/error/param"), field);
+  }
+}
+
 TEST_F(DialectsTest, ModelsHaveTheFieldsOfBothApis) {
   start();
   const json::value list = body_of(get("/v1/models"));

@@ -21,6 +21,9 @@ namespace {
 namespace json = boost::json;
 using Tokens = std::vector<TokenId>;
 
+// Tokens with their texts in one answer, each of which takes some 250 bytes while it is written.
+constexpr std::size_t kMostTokensShown = std::size_t{1} << 18;
+
 constexpr std::array kTokenizeTable{
     string_field("model", "The model whose tokenizer is asked."),
     string_field("prompt", "Text to tokenise (vLLM)."),
@@ -68,9 +71,16 @@ std::string shown_text(const Tokenizer& tokenizer, const Tokens& tokens) {
   return whole + text.finish();
 }
 
-std::string tokens_json(const Tokens& tokens, const TokenizeOptions& options,
-                        const ServedModel& model) {
+Checked<std::string> tokens_json(const Tokens& tokens, const TokenizeOptions& options,
+                                 const ServedModel& model) {
   const Tokenizer& tokenizer = *model.tokenizer;
+  if ((options.pieces || options.strings) && tokens.size() > kMostTokensShown) {
+    return ApiError{.message = fmt::format(
+                        "with_pieces and return_token_strs show at most {} tokens, and the text "
+                        "has {}: send it in parts, or without them",
+                        kMostTokensShown, tokens.size()),
+                    .param = options.pieces ? "with_pieces" : "return_token_strs"};
+  }
   json::array list;
   json::array strings;
   for (const TokenId token : tokens) {
