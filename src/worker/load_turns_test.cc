@@ -101,8 +101,9 @@ TEST(LoadTurns, ATurnIsAskedForAfterSomeWork) {
                 [&](const cpu::MayGoOn& may_go_on) {
                   EXPECT_TRUE(may_go_on());
                   EXPECT_EQ(turns, 0) << "nothing is done yet";
-                  for (; turns < 3; ++pieces) {
+                  while (turns < 3) {
                     EXPECT_TRUE(may_go_on());
+                    ++pieces;
                   }
                   return true;
                 });
