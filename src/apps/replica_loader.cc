@@ -346,7 +346,8 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
     return;
   }
   if (loaded && resident.replicas != nullptr) {
-    if (const Status how = resident.replicas->succeed(**std::move(loaded)); !how.ok()) {
+    if (const Status how = resident.replicas->succeed(**std::exchange(loaded, std::nullopt));
+        !how.ok()) {
       next.copy.replica.turns = turns_of_copy;
       serve_copy(model, std::move(next), how.error().message);
       return;

@@ -18,6 +18,20 @@
 
 namespace protean {
 
+// Workers that are to take the place of those that serve.
+struct HandOver {
+  // How it has ended, and the workers that do not serve any more or never will.
+  struct Ended {
+    Status how;
+    LoadedWorkers left;
+  };
+
+  LoadedWorkers by;  // after the switch, those that served before
+  bool has_switched = false;
+  std::vector<Event> kept;  // that an engine of `by` is to be told
+  std::promise<Ended> ended;
+};
+
 // A fleet of replicas: a worker each, and one thread for all their engines. Takes events from the
 // inbox and calls the sink on that thread. Inbox and sink must outlive it. The destructor waits for
 // the running steps.
@@ -44,18 +58,6 @@ class Replicas : private TokenSink, private KvExchange {
   }
 
  private:
-  // How a succession has ended, and the workers that do not serve any more or never will.
-  struct Ended {
-    Status how;
-    LoadedWorkers left;
-  };
-  struct HandOver {
-    LoadedWorkers by;  // after the switch, those that served before
-    bool has_switched = false;
-    std::vector<Event> kept;  // that an engine of `by` is to be told
-    std::promise<Ended> ended;
-  };
-
   Replicas(const ReplicaOptions& options, const ModelSpec& spec, LoadedWorkers loaded, Inbox& inbox,
            TokenSink& sink);
   void run();

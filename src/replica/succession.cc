@@ -32,7 +32,7 @@ bool concerns_engine(const Event& event) {
 }  // namespace
 
 Status Replicas::succeed(LoadedWorkers by) {
-  std::future<Ended> ended;
+  std::future<HandOver::Ended> ended;
   {
     const std::lock_guard lock(mutex_);
     asked_.emplace();
