@@ -40,8 +40,8 @@ struct GroupConfig {
   std::string why_not = "the devices cannot join";  // if there are no `devices`
   ModelSpec spec;
   PageBudget budget;  // of each device
-  // Of each replica as loaded. If replicas have unequal memory, of one with the least; the engines
-  // then have forms of their own.
+  // The form of each replica as loaded. If replicas have unequal memory, it is the form of one with
+  // the least, and each engine has its own.
   Form form;
   // Returns the configuration of the engine that serves a group with this form.
   std::function<EngineConfig(const Form&)> wide_engine;

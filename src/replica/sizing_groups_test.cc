@@ -309,6 +309,15 @@ ModelOptions with_memory(const TemporaryDirectory& directory, const std::string&
                                              first, second));
 }
 
+// Two replicas of one device each.
+ModelOptions replicas_with_memory(const TemporaryDirectory& directory, const std::string& first,
+                                  const std::string& second) {
+  ModelOptions options = with_memory(directory, first, second);
+  options.group.replicas = 2;
+  options.group.pipeline = 1;
+  return options;
+}
+
 std::vector<int> layers_of_stages(const Form& form) {
   std::vector<int> layers;
   for (const Stage& stage : stages_of(form)) {
@@ -397,9 +406,7 @@ TEST(Sizing, EachReplicaTakesTheMemoryOfItsDevice) {
   for (const std::vector<Precision>& ladder :
        {std::vector<Precision>(), std::vector{Precision::kW8}}) {
     const auto sized = [&](const std::string& first, const std::string& second) {
-      ModelOptions options = with_memory(directory, first, second);
-      options.group.replicas = 2;
-      options.group.pipeline = 1;
+      ModelOptions options = replicas_with_memory(directory, first, second);
       options.ladder = ladder;
       return choose_sizing(options, spec, kMachine).value();
     };
@@ -426,9 +433,7 @@ TEST(Sizing, EachReplicaTakesTheMemoryOfItsDevice) {
 TEST(Sizing, ALengthThatOnlyAGroupOfUnequalReplicasHoldsMayBeGiven) {
   const TemporaryDirectory directory;
   const ModelSpec spec = spec_of_1k_context();
-  ModelOptions options = with_memory(directory, "60MiB", "22MiB");
-  options.group.replicas = 2;
-  options.group.pipeline = 1;
+  ModelOptions options = replicas_with_memory(directory, "60MiB", "22MiB");
   options.ladder = {Precision::kW8};
   const auto sizing = choose_sizing(options, spec, kMachine);
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
@@ -444,15 +449,11 @@ TEST(Sizing, ALengthThatOnlyAGroupOfUnequalReplicasHoldsMayBeGiven) {
 TEST(Sizing, ReplicasThatNeedEqualMemoryTakeThatOfTheSmallest) {
   const TemporaryDirectory directory;
   const ModelSpec spec = spec_of_1k_context();
-  ModelOptions options = with_memory(directory, "500MiB", "300MiB");
-  options.group.replicas = 2;
-  options.group.pipeline = 1;
+  ModelOptions options = replicas_with_memory(directory, "500MiB", "300MiB");
   const auto enough = choose_sizing(options, spec, kMachine);
   ASSERT_TRUE(enough.ok()) << enough.error().message;
   EXPECT_TRUE(enough->unequal.empty()) << "no sequences need more";
-  options = with_memory(directory, "60MiB", "22MiB");
-  options.group.replicas = 2;
-  options.group.pipeline = 1;
+  options = replicas_with_memory(directory, "60MiB", "22MiB");
   options.equal_replicas = true;
   const auto equal = choose_sizing(options, spec, kMachine);
   ASSERT_TRUE(equal.ok()) << equal.error().message;

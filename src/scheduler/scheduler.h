@@ -181,7 +181,7 @@ class Scheduler {
     return pool_.content(held.block) == held.content &&
            (pool_.references(held.block) > 0 || cache_.has(held.block));
   }
-  // Keeps the content of blocks until give_back(), whatever becomes of their sequences.
+  // Keeps the content of blocks until give_back(), also if their sequences end meanwhile.
   void lend(std::span<const BlockId> blocks);
   std::int64_t longest() const;  // tokens of the longest sequence here when it ends
 
