@@ -225,7 +225,7 @@ describe('a policy', () => {
         back = await form(server);
         return String(precisions(back)) === String(full);
       }, () => JSON.stringify(back));
-      assert.ok(back.totals.swaps_up >= back.totals.swaps_down, JSON.stringify(back.totals));
+      assert.ok(back.totals.swaps_up > 0, JSON.stringify(back.totals));
     } finally {
       assert.equal(await server.stop(), 0, server.log);
       rmSync(cache, { recursive: true });

@@ -106,6 +106,7 @@ function Actions({ state, servers, chosen, ask, onDone }: ActionsProps) {
   const [busy, setBusy] = useState(false);
   const put = async (path: string, body: unknown, done: (answer: Answer) => string): Promise<void> => {
     setBusy(true);
+    setSaid(null);
     const answer = await ask<Answer>('PUT', path, body);
     setSaid('failure' in answer ? { text: answer.failure, bad: true } : { text: done(answer.value), bad: false });
     if (!('failure' in answer)) onDone();
