@@ -1,6 +1,6 @@
 // What hardware that fails does to a server: one of its threads stands still, or memory is lost.
 import { spawn } from 'node:child_process';
-import { readdirSync, readFileSync, readlinkSync, truncateSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync, statSync, truncateSync } from 'node:fs';
 import { until } from './server.mjs';
 
 // Attaches to a thread, which stops that one only, and lets it go on when its own input ends.
@@ -59,8 +59,15 @@ export async function hangBusiestThread(pid, alive) {
   throw new Error('the server does not answer while one of its threads stands still');
 }
 
-// Cuts the file behind the pages of one of the server's devices: each first access to a page is an error from then on.
+// Cuts the file behind the pages of one of the server's devices: each first access to a page is an error from then on. The
+// files of devices that have lost their memory before may still be open; they are empty.
 export function loseMemory(pid) {
   const files = readdirSync(`/proc/${pid}/fd`).map((fd) => `/proc/${pid}/fd/${fd}`);
-  truncateSync(files.find((file) => { try { return readlinkSync(file).startsWith('/memfd:protean-pages'); } catch { return false; } }), 0);
+  truncateSync(files.find((file) => {
+    try {
+      return readlinkSync(file).startsWith('/memfd:protean-pages') && statSync(file).size > 0;
+    } catch {
+      return false;  // it has been closed meanwhile
+    }
+  }), 0);
 }

@@ -254,7 +254,7 @@ describe('devices', () => {
   const inspect = (...flags) => spawnSync(program, ['inspect', builtin, ...flags], { encoding: 'utf8' });
 
   it('are described by inspect', () => {
-    const { stdout } = inspect('--devices', '2', '--stages', '9,7', '--kv-cache-memory', '8MiB');
+    const { stdout } = inspect('--devices', '2', '--threads', '1', '--stages', '9,7', '--kv-cache-memory', '8MiB');
     assert.match(stdout, /form at start +2 stages \(9, 7 layers\) x TP 1/);
     assert.match(stdout, /device 0 +1 thread/);
     assert.match(stdout, /device 1 +1 thread/);

@@ -183,10 +183,10 @@ describe('keys, TLS and operators', { skip }, () => {
     assert.equal(plain.status, 400);
     assert.match(plain.body, /https:\/\//);
     server.process.kill('SIGHUP');
+    await server.logged(/key again/);
     assert.equal((await ask({ 'x-api-key': 'secret-of-ann' }))[0], 200);
     assert.equal(await server.stop(), 0);
     assert.doesNotMatch(server.log, /secret-of/);
-    assert.match(server.log, /key again/);
   });
 
   for (const [name, flags, words] of [
@@ -280,6 +280,7 @@ describe('what operators see', { skip }, () => {
     const port = collector.address().port;
     const server = await Server.start('--otlp-endpoint', `http://127.0.0.1:${port}`);
     const trace = '0af7651916cd43dd8448eb211c80319c';
+    const began = Date.now();
     const ask = (headers) => fetch(`${server.url}/v1/completions`, { method: 'POST', headers, body: JSON.stringify({ prompt: 'Once', max_tokens: 4, ignore_eos: true }) });
     await (await ask({ traceparent: `00-${trace}-b7ad6b7169203331-01` })).text();
     await (await ask({ traceparent: `00-${trace}-b7ad6b7169203332-00` })).text();  // not sampled
@@ -290,7 +291,8 @@ describe('what operators see', { skip }, () => {
     assert.deepEqual(spans.map((span) => span.name), [`/v1/completions ${modelName}`, 'queue', 'prefill', 'decode']);
     assert.ok(spans.every((span) => span.traceId === trace && BigInt(span.endTimeUnixNano) >= BigInt(span.startTimeUnixNano)));
     assert.equal(spans[0].parentSpanId, 'b7ad6b7169203331');
-    assert.ok(Math.abs(Number(BigInt(spans[0].startTimeUnixNano) / 1_000_000n) - Date.now()) < 60_000);
+    const startedAt = Number(BigInt(spans[0].startTimeUnixNano) / 1_000_000n);
+    assert.ok(startedAt > began - 2000 && startedAt < Date.now() + 2000, `${startedAt} since ${began}`);
     const attributes = new Map(spans[0].attributes.map(({ key, value }) => [key, Object.values(value)[0]]));
     assert.equal(attributes.get('gen_ai.usage.output_tokens'), '4');
     collector.closeAllConnections?.();
@@ -314,6 +316,7 @@ describe('what operators see', { skip }, () => {
     const server = await Server.start('--scaler-url', `http://127.0.0.1:${scaler.address().port}/scale?key=1`, '--scaler-after', '0',
       '--kv-cache-memory', '256KiB', '--max-model-len', '256', '--max-num-seqs', '64', '--no-enable-prefix-caching');
     const ask = () => fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify({ prompt: 'Once', max_tokens: 200, ignore_eos: true }) });
+    const began = Date.now() / 1000;
     const asked = await Promise.all(Array.from({ length: 64 }, async () => (await ask()).json()));
     assert.ok(asked.every((answer) => answer.usage.completion_tokens === 200));
     await until(() => got.at(-1)?.replicas_wanted === 1, () => JSON.stringify(got));
@@ -321,7 +324,7 @@ describe('what operators see', { skip }, () => {
     assert.ok(got.length >= 2, 'what was answered 503 is sent again');
     const { at, ...last } = got.at(-1);
     assert.deepEqual(last, { method: 'POST', path: '/scale?key=1', type: 'application/json', model: modelName, replicas: 1, replicas_wanted: 1 });
-    assert.ok(Math.abs(at - Date.now() / 1000) < 60);
+    assert.ok(at > began - 2 && at < Date.now() / 1000 + 2, `${at} since ${began}`);
     assert.equal((await server.metrics()).get(`protean:replicas_wanted{model_name="${modelName}"}`), 1);
     assert.equal(await server.stop(), 0);
     await new Promise((settle) => scaler.close(settle));
@@ -332,6 +335,7 @@ describe('what operators see', { skip }, () => {
     await (await fetch(`${server.url}/v1/completions`, { method: 'POST', body: '{"prompt": "Once", "max_tokens": 3}' })).text();
     const text = await (await fetch(`${server.url}/metrics`)).text();
     const metrics = parseMetrics(text);
+    const resident = metrics.get('process_resident_memory_bytes') / server.residentBytes();
     assert.equal(await server.stop(), 0);
     const vllm = ['num_requests_running', 'num_requests_waiting', 'kv_cache_usage_perc', 'gpu_cache_usage_perc', 'num_preemptions_total',
       'prefix_cache_queries_total', 'prefix_cache_hits_total', 'prompt_tokens_total', 'generation_tokens_total', 'request_success_total',
@@ -343,7 +347,7 @@ describe('what operators see', { skip }, () => {
     for (const name of ['http_requests_total', 'protean:form_info', 'protean:build_info', 'protean:kv_blocks_total', 'process_open_fds', 'process_start_time_seconds']) {
       assert.ok(metrics.get(name) > 0, `${name} is missing or 0`);
     }
-    assert.ok(Math.abs(metrics.get('process_resident_memory_bytes') - 5e7) < 4.9e7 * 10);
+    assert.ok(Math.abs(resident - 1) < 0.5, `${resident} of what the system says`);
     checkFamilies(text);
   });
 });
@@ -390,7 +394,7 @@ describe('the end', { skip }, () => {
   it('SIGTERM under load loses no accepted request, and tells newcomers', async () => {
     // The built-in model takes seconds for these answers, so that the signal comes while some run and others wait.
     const server = await Server.startBuiltin('--max-num-seqs', '4', '--shutdown-timeout', '600');
-    const accepted = Array.from({ length: 24 }, () => ask(server, instrumented ? 100 : 200));
+    const accepted = Array.from({ length: 24 }, () => ask(server, instrumented ? 100 : 400));
     const counted = ['vllm:num_requests_running', 'vllm:num_requests_waiting', 'vllm:request_success_total'];
     await until(async () => {
       const all = await server.metrics();

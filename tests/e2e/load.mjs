@@ -79,23 +79,25 @@ export async function load({ seconds, streams, seed, flags = [] }) {
   const server = await Server.start('--max-num-seqs', '48', '--kv-cache-memory', '1MiB', ...flags);
   const count = { finished: 0, left: 0, mischief: 0 };
   const agent = new http.Agent({ keepAlive: true, maxSockets: streams });
-  const drive = async (end, below) => {
-    while (Date.now() < end) {
+  const drive = async (goes, below) => {
+    while (goes()) {
       const leaveAfter = below(3) === 0 ? below(20) : Infinity;
       ++count[await stream(server.url, agent, someRequest(below), leaveAfter)];
     }
   };
-  const disturb = async (end, below) => {
-    while (Date.now() < end) {
+  const disturb = async (goes, below) => {
+    while (goes()) {
       await mischief(server.url, below);
       ++count.mischief;
     }
   };
+  // For some time, and until so much has happened that memory is warm and a failure would have been seen.
   const run = (ms, first) => {
-    const end = Date.now() + ms;
+    const [end, patience, finished] = [Date.now() + ms, Date.now() + ms + 120_000, count.finished + streams];
+    const goes = () => Date.now() < end || (count.finished < finished && Date.now() < patience);
     return Promise.all([
-      ...Array.from({ length: streams }, (_, i) => drive(end, random(first + i))),
-      ...Array.from({ length: streams / 16 }, (_, i) => disturb(end, random(first + streams + i))),
+      ...Array.from({ length: streams }, (_, i) => drive(goes, random(first + i))),
+      ...Array.from({ length: streams / 16 }, (_, i) => disturb(goes, random(first + streams + i))),
     ]);
   };
   const files = server.openFiles();

@@ -90,7 +90,7 @@ describe('--move-models auto in place', { skip: noMoves || (instrumented && 'PUT
       await server.logged(/operators' port: (\S+)/);
       const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
       await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
-      assert.match(server.log, /intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
+      await server.logged(/intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
       let busy = true;
       const clients = Array.from({ length: 8 }, async () => {
         while (busy) {
@@ -147,7 +147,7 @@ describe('a device that fails', { skip: instrumented }, () => {
       };
       const moved = await lose(0);
       assert.deepEqual([moved.state, moved.way, moved.way_why], ['done', 'a second copy', 'device 0 has lost memory: an access to its pages failed'], JSON.stringify(moved));
-      assert.match(server.log, /story: device 0 has lost memory: an access to its pages failed, and takes no further models: this one is placed anew/);
+      await server.logged(/story: device 0 has lost memory: an access to its pages failed, and takes no further models: this one is placed anew/);
       assert.deepEqual(await ask(), { status: 200, text, reason: undefined });
       const { models } = await (await fetch(`${admin}/admin/models`)).json();
       assert.deepEqual(models.map(({ residence }) => residence), ['awake']);

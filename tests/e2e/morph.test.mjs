@@ -31,6 +31,7 @@ it('keeps the KV cache as large as at the start with --no-morph-kv', { skip: noT
 });
 
 describe('a form that changes', () => {
+  const began = Date.now() / 1000;
   let cache;
   let server;
   before(async () => {
@@ -53,11 +54,13 @@ describe('a form that changes', () => {
     assert.ok(now.embeddings_precisions.length > 1 && now.embeddings_precisions.slice(1).every((to) => to.startsWith('w8')), now.embeddings_precisions);
     assert.ok(now.pages.free >= 0 && now.pages.all > now.pages.free);
     assert.equal(now.now.kv_blocks, now.form.kv_blocks, 'before the first step too');
+    const asked = performance.now();
     const { usage } = await complete(server);
+    const took = (performance.now() - asked) / 1000;
     assert.deepEqual(usage.output_tokens_by_precision, { 'bf16:16': 120 });
     await want(server, { layers: 'bf16' });  // nothing to do, but told anew
     const { load } = await form(server);
-    assert.ok(load.ttft_p95_s > 0 && load.tpot_p95_s > 0 && load.tpot_p95_s < 1, JSON.stringify(load));
+    for (const waited of [load.ttft_p95_s, load.tpot_p95_s]) assert.ok(waited > 0 && waited < took, `${took} s: ${JSON.stringify(load)}`);
     assert.equal(load.expected_wait_s, 0);
   });
 
@@ -147,7 +150,7 @@ describe('a form that changes', () => {
     assert.ok(morphs.length >= 2 * layers);
     for (const morph of morphs) {
       assert.ok(morph.reason.length > 0);
-      assert.ok(Math.abs(morph.asked_at - Date.now() / 1000) < 600, `${morph.asked_at}`);
+      assert.ok(morph.asked_at > began - 2 && morph.asked_at < Date.now() / 1000 + 2, `${morph.asked_at} since ${began}`);
       assert.ok(morph.done_after_s === null || morph.done_after_s >= morph.ready_after_s);
     }
     const metrics = parseMetrics(await (await fetch(`${server.admin}/metrics`)).text());
@@ -197,8 +200,6 @@ describe('a policy', () => {
     try {
       assert.deepEqual(precisions(await form(server)), full);
       await packed(server);
-      let lowered;
-      const end = Date.now() + 120_000;
       const burst = new AbortController();
       const client = async (i) => {  // answers, until layers are lowered
         for (let n = 0; !burst.signal.aborted; ++n) {
@@ -206,14 +207,12 @@ describe('a policy', () => {
         }
       };
       const clients = Array.from({ length: 12 }, (_, i) => client(i));
-      while (!lowered && Date.now() < end) {
-        const now = await form(server);
-        if (now.form.layer_precision.some((layer) => layer !== 'bf16')) lowered = now;
-        await sleep(20);
-      }
-      burst.abort();
+      let now;
+      const lowered = await until(async () => {
+        now = await form(server);
+        return now.form.layer_precision.some((layer) => layer !== 'bf16') && now;
+      }, () => JSON.stringify(now)).finally(() => burst.abort());
       await Promise.all(clients);
-      assert.ok(lowered, 'no layer was lowered');
       assert.ok(lowered.predictions.length > 0, 'what was predicted is shown');
       for (const prediction of lowered.predictions) {
         assert.ok(prediction.late_most >= 0 && prediction.capacity_per_s > 0 && prediction.cost >= 0 && prediction.morph_s >= 0 && prediction.verdict?.length > 0, JSON.stringify(prediction));
@@ -304,7 +303,7 @@ describe('a morph that fails', () => {
       await want(server, { layers: 'w4' });
       const low = await settled(server);
       assert.deepEqual(low.form.layer_precision, Array(layers).fill('w4'));
-      assert.match(server.log, /warning .*\.\w+/);
+      await server.logged(/warning .*\.\w+/);
       assert.equal((await complete(server, { prompt: 'Whole:', cache_salt: 'again' })).text, text);
       for (const reason of [/No such file/, /bytes/, /is damaged/, /holds no packed weights/]) await isTold(server, reason);
       await want(server, { release: true });
@@ -313,15 +312,13 @@ describe('a morph that fails', () => {
     }
   });
 
-  it('ends promptly on SIGTERM in the middle', async () => {
-    const server = await startForm(cache);
+  it('ends on SIGTERM in the middle, once its answers have ended', async () => {
+    const server = await startForm(cache, {}, '--shutdown-timeout', '600');
     let ended = 0;
     const answers = Array.from({ length: 4 }, () => complete(server, { max_tokens: 240 }).finally(() => { ++ended; }));
     await until(async () => (await server.metrics()).get('vllm:num_requests_running') + ended >= 4);
     assert.equal((await want(server, { layers: 'w4' })).status, 202);
-    const began = Date.now();
     assert.equal(await server.stop(), 0, server.log);
-    assert.ok(Date.now() - began < 60_000);
     for (const { usage } of await Promise.all(answers)) assert.equal(usage.completion_tokens, 240);
   });
 
@@ -342,7 +339,7 @@ exec unshare -rm sh -c 'mount -t tmpfs -o size=2m none "$XDG_CACHE_HOME" && exec
       assert.ok(packing.done < packing.total, JSON.stringify(packing));
       await want(server, { layers: 'w4' });
       assert.deepEqual((await settled(server)).form.layer_precision, Array(layers).fill('w4'));
-      assert.match(server.log, /No space left on device/);
+      await server.logged(/No space left on device/);
       await isTold(server, /No space left on device/);
       await want(server, { layers: 'bf16' });
       await settled(server);

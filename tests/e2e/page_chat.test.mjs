@@ -18,6 +18,10 @@ async function ask(page, text) {
   await page.getByLabel('Message').fill(text);
   await page.getByRole('button', { name: 'Send' }).click();
 }
+
+// Lets answers go on up to that many tokens.
+const extend = (page, tokens) => page.route('**/v1/chat/completions', (route) => route.continue({
+  postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true, max_completion_tokens: tokens }) }));
 const ended = (page) => page.getByRole('button', { name: 'Answer again' }).last().waitFor();
 
 describe('the chat page', () => {
@@ -53,14 +57,16 @@ describe('the chat page', () => {
     }).end());
     assert.equal(gunzipSync(raw).toString(), html);
     assert.equal((await fetch(`${server.url}/dashboard`)).status, 404, 'the dashboard is not for the public');
-    assert.match(server.log, /open http:\/\/127\.0\.0\.1:\d+\/ in a browser/);
+    await server.logged(/open http:\/\/127\.0\.0\.1:\d+\/ in a browser/);
   });
 
   it('streams an answer, shows its speed and precision, and keeps the conversation', async () => {
     const page = await openPage(browser, server.url);
+    // So long that it comes in pieces, between which time passes: an answer of one piece has no speed.
+    await extend(page, 300);
     await ask(page, 'Tell me a story.');
     await ended(page);
-    const answer = await page.locator('.prose').innerText();  // the draw is random, and may be short
+    const answer = await page.locator('.prose').innerText();
     assert.ok(answer.length > 0);
     assert.match(await page.locator('.facts').innerText(), /bf16[\s\S]*tokens\/s[\s\S]*s to the first/);
     assert.match(await page.locator('.ribbon').getAttribute('aria-label'), /^\d+ tokens at bf16$/);
@@ -85,10 +91,9 @@ describe('the chat page', () => {
     await page.getByLabel('Settings', { exact: true }).click();
     await page.getByLabel('Stop at').fill('nothing that is ever said');
     // The answer does not end by itself, and others make it slow enough to be stopped.
-    await page.route('**/v1/chat/completions', (route) => route.continue({
-      postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true, max_completion_tokens: 900 }) }));
+    await extend(page, 900);
     const others = new AbortController();
-    const streams = Promise.allSettled(Array.from({ length: 24 }, async () => (await fetch(`${server.url}/v1/completions`, { method: 'POST', signal: others.signal,
+    const streams = Promise.allSettled(Array.from({ length: 48 }, async () => (await fetch(`${server.url}/v1/completions`, { method: 'POST', signal: others.signal,
       body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 900, ignore_eos: true, stream: true }) })).text()));
     await ask(page, 'Write a long story about a ship.');
     await page.locator('.prose').waitFor();

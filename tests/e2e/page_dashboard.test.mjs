@@ -67,7 +67,7 @@ describe('the dashboard', () => {
   it('shows a morph that a PUT asked for, its steps, reason and memory', { skip }, async () => {
     const page = await openPage(browser, server.admin, { viewport: { width: 1440, height: 900 } });
     assert.match(page.url(), /\/dashboard$/);
-    assert.match(server.log, /open http:\/\/127\.0\.0\.1:\d+\/dashboard in a browser/);
+    await server.logged(/open http:\/\/127\.0\.0\.1:\d+\/dashboard in a browser/);
     await live(page);
     await page.getByText('None yet').waitFor();
     assert.equal(await page.locator('.cell.layer').count(), layers);

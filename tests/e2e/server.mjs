@@ -57,7 +57,7 @@ export class Server {
     server.url = await new Promise((settle, fail) => {
       server.process.stderr.setEncoding('utf8').on('data', (text) => {
         server.log += text;
-        const listening = server.log.match(/listening on (https?:\/\/[^\s"]+)/);
+        const listening = server.log.match(/listening on (https?:\/\/[^\s"]+)[\s"]/);
         if (listening) settle(listening[1]);
       });
       server.ended.then((how) => fail(new Error(`${program} ended (${how}) before it listened:\n${server.log}`)));
@@ -65,9 +65,10 @@ export class Server {
     return server;
   }
 
-  // Until its log holds something.
+  // Until its log holds something; the match. A line may come after the answer to a request that caused it, since a thread
+  // of its own writes the log.
   async logged(pattern) {
-    await until(() => pattern.test(this.log), () => this.log);
+    return until(() => this.log.match(pattern), () => this.log);
   }
 
   // SIGTERM; its exit code once it has drained.
