@@ -26,7 +26,7 @@ using Response = boost::beast::http::response<boost::beast::http::string_body>;
 class Client {
  public:
   explicit Client(int port, bool tls = false) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval timeout{.tv_sec = 20, .tv_usec = 0};
+    const timeval timeout{.tv_sec = 120, .tv_usec = 0};
     ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     sockaddr_in address{};

@@ -20,7 +20,7 @@ namespace {
 struct GroupFaults : ReplicasTest {
   GroupFaults() { make_layers_divisible(); }
 
-  static constexpr std::uint64_t kMostRequests = 200;
+  static constexpr std::uint64_t kMostRequests = 20'000;
   static constexpr std::uint64_t kOutstanding = 6;
 
   // Lets two replicas form a group and part again, forever, under a load. `at_point` is called at
@@ -81,9 +81,9 @@ struct GroupFaults : ReplicasTest {
     }
   }
   void expect_right(const FleetLoad& load) {
-    if (right_.empty()) {
+    if (right_.size() < load.answers.size()) {
       FleetLoad one(groupable(1), *this);
-      one.run(kMostRequests, 16);
+      one.run(2 * load.answers.size(), 16);
       right_ = one.answers;
     }
     for (const auto& [id, answer] : load.answers) {

@@ -49,7 +49,7 @@ TEST_F(ReplicasTest, LoadingTellsTheShareOfEachDevice) {
 // Sends random wishes for migrations while a load runs, until at least as many requests have moved.
 // Returns the number of requests that moved.
 std::int64_t run_with_migrations(FleetLoad& load, std::int64_t least) {
-  constexpr std::uint64_t kMostRequests = 5'000;
+  constexpr std::uint64_t kMostRequests = 20'000;
   std::mt19937 random(1);
   std::uint64_t wishes = 0;
   std::uint64_t answered = 0;
@@ -87,7 +87,7 @@ TEST_F(ReplicasTest, AThousandLiveMigrationsUnderLoadChangeNoToken) {
 
 // KV is too small for the load, and requests of different lengths come in turns.
 TEST_F(ReplicasTest, MovesByLoadChangeNoToken) {
-  constexpr std::uint64_t kMostRequests = 2'000;
+  constexpr std::uint64_t kMostRequests = 20'000;
   kv_cache_memory = "640KiB";
   ReplicaOptions options = options_for({.replicas = 2});
   options.router = RouterPolicy::kRoundRobin;

@@ -49,7 +49,7 @@ TEST_F(RestingTest, AModelIsLoadedInItsFormOfQuietTimesAndAnswersAsOneOpenedInIt
 }
 
 TEST_F(RestingTest, FromThereItGoesBackToTheFormInWhichItWasOpened) {
-  constexpr std::uint64_t kMostRequests = 500;
+  constexpr std::uint64_t kMostRequests = 20'000;
   const Form& full = opened.sizing.form;
   FleetLoad woken(resting_in(opened, rest), *this);
   woken.inbox.push({steady_now_ns(),

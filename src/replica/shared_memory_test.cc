@@ -425,7 +425,7 @@ TEST_F(SharedMemoryTest, TradesChangeNoToken) {
     });
   });
   const bool lent =
-      borrowed.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+      borrowed.get_future().wait_for(std::chrono::minutes(5)) == std::future_status::ready;
   EXPECT_TRUE(lent);
   std::int64_t lowest = own_bytes(lending);
   bool returned = false;

@@ -89,7 +89,7 @@ TEST_F(SuccessionTest, AModelWhoseFormMayChangeShowsTheFormOfWhatSucceedsIt) {
   FleetLoad load(alone, *this);
   std::shared_ptr<const FormStatus> last;
   bool has_succeeded = false;
-  load.run(200, 8, [&](const OutputBatch& batch) {
+  load.run(20'000, 8, [&](const OutputBatch& batch) {
     last = batch.form != nullptr ? batch.form : last;
     if (!has_succeeded) {
       has_succeeded = true;

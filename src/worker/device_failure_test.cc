@@ -219,7 +219,7 @@ TEST(DeviceFailure, ADeviceFailsOnceKvHasBegunToMove) {
         failing.occupy_background(victim, busy);
       }
       failing.commit_prepared();
-      for (int i = 0; i < 10000 && failing.leader().kv_bytes_moved_early() == 0; ++i) {
+      for (int i = 0; i < 120'000 && failing.leader().kv_bytes_moved_early() == 0; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       EXPECT_GT(failing.leader().kv_bytes_moved_early(), 0);

@@ -365,7 +365,7 @@ struct StoppedStep {
   // Waits until so much is moved and all background threads have looked at what they were given
   // before.
   void await(std::int64_t bytes) {
-    for (int i = 0; i < 10000 && moved() < bytes; ++i) {
+    for (int i = 0; i < 120'000 && moved() < bytes; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     for (int replica = 0; replica < 2; ++replica) {

@@ -131,9 +131,9 @@ TEST(PacedThread, DoesNotRestWhileTheStepWaits) {
   thread.step_ends();
 }
 
-// A hundredth of a core, so that it owes four seconds.
+// A thousandth of a core, so that it owes forty seconds.
 TEST(PacedThread, OwesItsRestStillWhenTheStepHasWaited) {
-  PacedThread thread(0.01);
+  PacedThread thread(0.001);
   thread.step_begins();
   std::promise<void> burned;
   std::promise<void> waited;

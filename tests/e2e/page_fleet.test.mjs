@@ -27,6 +27,7 @@ const complete = (server, fields) => fetch(`${server.url}/v1/completions`, {
 // Reads points of the live stream until one satisfies `enough`; returns that one.
 async function pointWhere(server, enough) {
   const abort = new AbortController();
+  const patience = setTimeout(() => abort.abort(), 120_000);
   const response = await fetch(`${server.admin}/admin/events`, { signal: abort.signal });
   let text = '';
   let found;
@@ -40,6 +41,7 @@ async function pointWhere(server, enough) {
     }
     if (found) break;
   }
+  clearTimeout(patience);
   abort.abort();
   return found;
 }

@@ -52,7 +52,7 @@ class EchoEngine {
 
   bool wait_for(const std::size_t& counter, std::size_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return counter >= count; });
+    return changed_.wait_for(lock, std::chrono::minutes(2), [&] { return counter >= count; });
   }
   void run() {
     for (auto events = inbox_.pop_all(); !events.empty(); events = inbox_.pop_all()) {
