@@ -28,7 +28,7 @@ test:    ## everything that must hold: unit tests, tests across modules, OpenAI'
 	@$(MAKE) --no-print-directory e2e
 
 e2e: tests/e2e/node_modules/.package-lock.json
-	@cd tests/e2e && PROTEAN=$(abspath $(BUILD)/protean) timeout -k 10 1200 npm test --silent
+	@cd tests/e2e && PROTEAN=$(abspath $(BUILD)/protean) timeout -k 10 1800 npm test --silent
 
 load: build tests/e2e/node_modules/.package-lock.json    ## 256 streams for LOAD_SECONDS=60, with clients that leave
 	@cd tests/e2e && PROTEAN=$(abspath $(BUILD)/protean) node load.mjs

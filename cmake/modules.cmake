@@ -78,7 +78,7 @@ set(PROTEAN_LONG_TESTS replica_test sim_test worker_test reference_test device_t
 # Tests run in the source folder and find data through base/test_data.h.
 function(protean_add_test target)
   add_test(NAME ${target} COMMAND ${target})
-  set_tests_properties(${target} PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} TIMEOUT 600)
+  set_tests_properties(${target} PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} TIMEOUT 1200)
   if(PROTEAN_SANITIZE)
     set_tests_properties(${target} PROPERTIES ENVIRONMENT PROTEAN_SANITIZED=1)  # base/repetitions_for_test.h
   endif()

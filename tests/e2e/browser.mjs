@@ -12,7 +12,7 @@ const places = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-br
 export async function openBrowser() {
   const executablePath = places.find((path) => path && existsSync(path));
   if (!executablePath) throw new Error('there is no Chromium: run tools/install-deps test, or name one in CHROMIUM');
-  return chromium.launch({ executablePath, args: ['--no-sandbox'] });  // root in a container has no sandbox
+  return chromium.launch({ executablePath, args: ['--no-sandbox'], timeout: 120_000 });  // root in a container has no sandbox
 }
 
 // A page that writes down what goes wrong in it: errors, refusals of the content security policy,

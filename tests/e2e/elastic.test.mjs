@@ -58,7 +58,7 @@ describe('bench/elastic/reserve', { skip: process.env.LOAD_MEMORY === 'any' && '
     const scratch = mkdtempSync(join(tmpdir(), 'protean-reserve-test-'));
     try {
       const { status, stdout, stderr } = spawnSync(resolve(root, 'bench/elastic/reserve'), ['--protean', program, '--model',
-        writeRandomModel(join(scratch, 'model')), '--memory', '24MiB', '--tokens', '1', '--repeats', '1'], { encoding: 'utf8', timeout: 180_000 });
+        writeRandomModel(join(scratch, 'model')), '--memory', '24MiB', '--tokens', '1', '--repeats', '1'], { encoding: 'utf8', timeout: 600_000 });
       assert.equal(status, 0, stderr);
       const found = JSON.parse(stdout);
       assert.ok(found.kv_share >= 0.95, stdout);

@@ -467,7 +467,7 @@ describe('a file of models', () => {
 
   it('is refused in a line that says where it is wrong', () => {
     const refused = (args, words) => {
-      const { status, stderr } = spawnSync(program, ['serve', ...args, '--port', '0'], { encoding: 'utf8', timeout: 60_000 });
+      const { status, stderr } = spawnSync(program, ['serve', ...args, '--port', '0'], { encoding: 'utf8', timeout: 240_000 });
       assert.equal(status, 2, stderr);
       assert.match(stderr, /^protean: [^\n]+\n$/);
       assert.match(stderr, words);
@@ -490,7 +490,7 @@ describe('a file of models', () => {
   });
 
   it('names every model that cannot be served, and what would fit', () => {
-    const run = (...args) => spawnSync(program, ['serve', ...args, '--port', '0'], { encoding: 'utf8', timeout: 60_000 });
+    const run = (...args) => spawnSync(program, ['serve', ...args, '--port', '0'], { encoding: 'utf8', timeout: 240_000 });
     const missing = run('--model', 'a=/nowhere/a', '--model', `b=${builtin}`, '--model', 'c=/nowhere/c');
     assert.match(missing.stderr, /^protean: 2 of 3 models cannot be served: a: [^\n]*\/nowhere\/a[^\n]*; c: [^\n]*\/nowhere\/c[^\n]*\n$/);
     const full = run('--model', `a=${builtin}`, '--model', `b=${builtin}`, '--device-memory', '1MiB');
