@@ -174,7 +174,7 @@ describe('models that are not used', () => {
       const text = await stream(client, 'story', () => { awake = Math.max(awake, server.residentBytes()); });
       await becomes('story', 'asleep');
       await becomes('noise', 'asleep');
-      assert.ok(server.residentBytes() < awake - 20 * 2 ** 20, `${awake} to ${server.residentBytes()} bytes`);
+      await until(() => server.residentBytes() < awake - 20 * 2 ** 20, () => `${awake} to ${server.residentBytes()} bytes`);
       const counted = (await server.metrics()).get('vllm:generation_tokens_total{engine="0",model_name="story"}');
       assert.equal((await server.metrics()).get('vllm:engine_sleep_state{engine="0",model_name="story",sleep_state="awake"}'), 0);
       // A slow machine may have let the model sleep before its first request too.
@@ -317,7 +317,7 @@ describe('models that come and go', () => {
       }
       busy = false;
       await load;
-      assert.ok(instrumented || resident.at(-1) < resident[1] + 24 * 2 ** 20, `grew: ${resident}`);
+      await until(() => instrumented || server.residentBytes() < resident[1] + 24 * 2 ** 20, () => `grew: ${resident}`);
 
       const registered = await deploy({ name: 'later', model: random, dtype: 'w8', max_model_len: 256, load: false });
       assert.equal(registered.status, 202);
