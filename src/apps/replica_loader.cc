@@ -388,8 +388,8 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
   log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), next.wish.intent,
             seconds_since(next.began_ns), resident.model->plan.configuration);
   if (const auto& former = residents_[model].model;
-      former != nullptr && !former->files->checkpoint->unchanged()) {
-    log::info("{}: its files were written after they were opened, and are opened again",
+      former != nullptr && !former->files->current()) {
+    log::info("{}: its files were written or replaced after they were opened, and are opened again",
               name_of(*resident.model));
   }
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});
