@@ -279,6 +279,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     return;
   }
   next.in_place = *std::move(morph);
+  before->replica.variants->keep_again();  // what is swapped in; the disk may have room again
   server_.changes(model, {next.in_place, resident.replicas != nullptr
                                              ? "weights and the size of KV change in its own memory"
                                              : "it sleeps, and wakes with other weights and KV"});
