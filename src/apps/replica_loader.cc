@@ -335,7 +335,7 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
     });
   }
   if (jobs_.taken_back()) {
-    loaded = withdrawn();
+    cpu::run_at_low_priority([&] { loaded = withdrawn(); });
     trim();
   }
   if (loaded && !loaded->ok()) {
@@ -354,7 +354,7 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
       return;
     }
   }
-  loaded.reset();
+  cpu::run_at_low_priority([&] { loaded.reset(); });  // has workers if it fell asleep meanwhile
   trim();
   log::info("{} is served for {} after {:.2f} s, handed over: {}", name_of(*resident.model),
             next.wish.intent, seconds_since(next.began_ns), next.copy.plan.configuration);
