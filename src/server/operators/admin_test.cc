@@ -60,6 +60,7 @@ TEST_F(AdminTest, TheQueryNamesTheModel) {
   const auto models = body_of(ask("GET /admin/models"));
   ASSERT_EQ(models.at("models").as_array().size(), 1U);
   EXPECT_EQ(models.at_pointer("/models/0/names/0"), "echo");
+  EXPECT_TRUE(models.at_pointer("/models/0/jobs").as_array().empty());
   EXPECT_EQ(models.at_pointer("/models/0/now/kv_blocks"), 7);
   EXPECT_EQ(models.at_pointer("/models/0/own_bytes"), models.at_pointer("/models/0/device_bytes"));
   EXPECT_EQ(body_of(ask("GET /admin/form?model=%65cho&replica=0")).at("model"), "echo");
