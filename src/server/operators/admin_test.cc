@@ -331,6 +331,24 @@ TEST_F(AdminTest, AKeyOpensItAndThePublicKeyDoesNot) {
   EXPECT_EQ(ask("GET /admin/form", any + "Authorization: Bearer operator\r\n").result_int(), 200U);
 }
 
+TEST_F(AdminTest, AfterADrainTheSecondStopEndsAnswers) {
+  options.drain_timeout_ms = 86'400'000;
+  start();
+  engine->stall_after(1);
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abcd","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  EXPECT_EQ(ask("POST /admin/drain").result_int(), 202U);
+  server->stop();
+  EXPECT_EQ(body_of(ask("GET /admin/form")).at("state"), "draining");
+  engine->stall_after(2);
+  streaming.read_until(R"("text":"b")");
+  server->stop();
+  EXPECT_NE(streaming.read_until("\x01").find(R"(data: {"error":)"), std::string::npos);
+  EXPECT_TRUE(engine->wait_for_cancels(1));
+  thread.join();
+}
+
 TEST_F(AdminTest, AnswersADrainBeforeClosing) {
   start();
   engine->stall_after(1);
