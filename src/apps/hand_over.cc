@@ -23,7 +23,7 @@ Status check_hand_over(const OpenModel& before, const OpenModel& after, bool awa
     return make_error(ErrorCode::kUnavailable, "blocks of KV go from {} to {} tokens",
                       now.block_tokens, then.block_tokens);
   }
-  if (!before.files->checkpoint->current().ok()) {
+  if (!before.files->current().ok()) {
     return make_error(ErrorCode::kUnavailable,
                       "its files were written or replaced after they were opened");
   }
@@ -52,7 +52,7 @@ ServedModel take_over(OpenModel& model, OpenModel next) {
   model.report = std::move(next.report);
   model.load_s = next.load_s;
   model.rest.reset();
-  model.files->checkpoint = std::move(next.files->checkpoint);
+  model.files->take_weights(std::move(*next.files));
   model.replica = std::move(next.replica);
   model.hosted.model = served;
   return served;

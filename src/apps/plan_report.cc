@@ -27,11 +27,16 @@ bool fits(const PlanReport& report, std::size_t candidate) {
       .has_value();
 }
 
-// The most bytes on one device if stages are as even as possible.
-std::int64_t fullest_bytes(int layers, const EstimatedConfiguration& candidate) {
+// Returns the most bytes on one device if stages are as even as possible.
+std::int64_t even_bytes(int layers, const EstimatedConfiguration& candidate) {
   const Division even =
       even_division(layers, candidate.configuration.tensor, candidate.configuration.stages);
-  return candidate.memory.device_bytes(even.stage_layers.front(), true);
+  return candidate.memory.fullest_bytes(even.stage_layers);
+}
+
+// Returns the most bytes on one device as the chosen configuration is placed.
+std::int64_t placed_bytes(const Deployment& found) {
+  return found.candidates[found.chosen].memory.fullest_bytes(found.placement.stage_layers);
 }
 
 std::string row_text(const PlanReport& report, std::size_t place, std::size_t candidate) {
@@ -42,7 +47,8 @@ std::string row_text(const PlanReport& report, std::size_t place, std::size_t ca
   return fmt::format(
       "{:>4}  {:<42} {:>9.1f} {:>8.2f} {:>10.1f} {:>9.2f} {:>9.2f} {:>11.3g} {:>10} {}\n", place,
       to_string(of.configuration), of.latency.ttft_us / kUsPerMs, of.latency.tpot_us / kUsPerMs,
-      score.latency_ms, gib(of.total_bytes), gib(fullest_bytes(report.wish.spec.layers, of)),
+      score.latency_ms, gib(of.total_bytes),
+      gib(chosen ? placed_bytes(report.deployment) : even_bytes(report.wish.spec.layers, of)),
       score.cost, ratio ? fmt::format("{:.4f}", *ratio) : "",
       chosen                    ? "chosen"
       : fits(report, candidate) ? ""
@@ -137,6 +143,7 @@ json::object choice_json(const PlanReport& report) {
                      {"device_memory_bytes", stage.device_bytes}});
   }
   json::object choice = row_json(report, report.deployment.chosen);
+  choice["device_memory_bytes"] = placed_bytes(report.deployment);
   choice["stages"] = std::move(stages);
   return choice;
 }
@@ -165,7 +172,7 @@ boost::json::object estimate_json(const EstimatedConfiguration& of, int layers,
           {"ttft_ms", of.latency.ttft_us / kUsPerMs},
           {"tpot_ms", of.latency.tpot_us / kUsPerMs},
           {"memory_bytes", of.total_bytes},
-          {"device_memory_bytes", fullest_bytes(layers, of)},
+          {"device_memory_bytes", even_bytes(layers, of)},
           {"perplexity_ratio", perplexity_ratio ? json::value(*perplexity_ratio) : json::value()},
           {"rests_on", rests_on}};
 }

@@ -34,8 +34,7 @@ Status check_same_model(const OpenModel& model, const ModelFiles& files) {
 }
 
 Status renew_files(OpenModel& model) {
-  const Checkpoint& opened = *model.files->checkpoint;
-  const Status current = opened.current();
+  const Status current = model.files->current();
   if (current.ok()) {
     return {};
   }
@@ -43,7 +42,7 @@ Status renew_files(OpenModel& model) {
   auto renewed = open_model_files(options);
   const bool gone = current.error().code == ErrorCode::kNotFound && !renewed.ok() &&
                     renewed.error().code == ErrorCode::kNotFound;
-  if (gone && opened.unchanged().ok()) {
+  if (gone && model.files->checkpoint->unchanged().ok()) {
     log::warning("{}: its files are gone, and are read as they were: {}", name_of(model),
                  renewed.error().message);
     return {};
@@ -65,7 +64,7 @@ Status renew_files(OpenModel& model) {
   }
   log::info("{}: its files were written or replaced after they were opened, and are opened again",
             name_of(model));
-  model.files->checkpoint = std::move(renewed->checkpoint);
+  model.files->take_weights(*std::move(renewed));
   return {};
 }
 

@@ -90,6 +90,28 @@ TEST_F(RenewFilesTest, LayersAreLoweredInTheOrderThatWasMeasuredOfTheFilesThatAr
   EXPECT_EQ(order, front_to_back) << "of these files nothing was measured";
 }
 
+TEST_F(RenewFilesTest, FilesBesideTheWeightsAreNoticedToo) {
+  auto model = open();
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  for (const char* name : {"config.json", "tokenizer.json"}) {
+    const auto checkpoint = model->files->checkpoint;
+    replace(name);
+    EXPECT_TRUE(renew_files(*model).ok()) << name;
+    EXPECT_NE(model->files->checkpoint, checkpoint) << name;
+  }
+  const auto checkpoint = model->files->checkpoint;
+  EXPECT_TRUE(renew_files(*model).ok());
+  EXPECT_EQ(model->files->checkpoint, checkpoint) << "they are as they were opened last";
+  const fs::path other = folder / "model" / "chat_template.jinja";
+  std::ofstream(other) << "{{ messages[0].content }}";
+  const Status refused = renew_files(*model);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("is another model now"), std::string::npos)
+      << refused.error().message;
+  fs::remove(other);
+  EXPECT_TRUE(renew_files(*model).ok());
+}
+
 TEST_F(RenewFilesTest, FilesThatAreGoneAreReadAsTheyWere) {
   auto model = open();
   ASSERT_TRUE(model.ok()) << model.error().message;

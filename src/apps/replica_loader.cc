@@ -279,6 +279,7 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
     return;
   }
   next.in_place = *std::move(morph);
+  before->replica.variants->keep_again();  // what is swapped in; the disk may have room again
   server_.changes(model, {next.in_place, resident.replicas != nullptr
                                              ? "weights and the size of KV change in its own memory"
                                              : "it sleeps, and wakes with other weights and KV"});
@@ -334,7 +335,7 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
     });
   }
   if (jobs_.taken_back()) {
-    loaded = withdrawn();
+    cpu::run_at_low_priority([&] { loaded = withdrawn(); });
     trim();
   }
   if (loaded && !loaded->ok()) {
@@ -353,7 +354,7 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
       return;
     }
   }
-  loaded.reset();
+  cpu::run_at_low_priority([&] { loaded.reset(); });  // has workers if it fell asleep meanwhile
   trim();
   log::info("{} is served for {} after {:.2f} s, handed over: {}", name_of(*resident.model),
             next.wish.intent, seconds_since(next.began_ns), next.copy.plan.configuration);
@@ -388,8 +389,8 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
   log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), next.wish.intent,
             seconds_since(next.began_ns), resident.model->plan.configuration);
   if (const auto& former = residents_[model].model;
-      former != nullptr && !former->files->checkpoint->unchanged()) {
-    log::info("{}: its files were written after they were opened, and are opened again",
+      former != nullptr && !former->files->current()) {
+    log::info("{}: its files were written or replaced after they were opened, and are opened again",
               name_of(*resident.model));
   }
   server_.replaced(model, {resident.sink, resident.replicas != nullptr});

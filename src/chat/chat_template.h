@@ -61,6 +61,7 @@ struct ChatFiles {
   std::string template_source;  // empty if the model has none
   std::string bos_token;
   std::string eos_token;
+  friend bool operator==(const ChatFiles&, const ChatFiles&) = default;
 };
 Result<ChatFiles> read_chat_files(const std::filesystem::path& directory);
 

@@ -63,6 +63,15 @@ std::int64_t ConfigurationMemory::total_bytes(std::span<const int> stage_layers)
   return bytes;
 }
 
+std::int64_t ConfigurationMemory::fullest_bytes(std::span<const int> stage_layers) const {
+  std::int64_t most = 0;
+  for (std::size_t stage = 0; stage < stage_layers.size(); ++stage) {
+    const bool end = stage == 0 || stage + 1 == stage_layers.size();
+    most = std::max(most, device_bytes(stage_layers[stage], end));
+  }
+  return most;
+}
+
 ConfigurationMemory memory_of(const ModelSpec& spec, const Configuration& configuration,
                               const PlannedLoad& load) {
   const int tensor = configuration.tensor;

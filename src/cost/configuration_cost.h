@@ -31,8 +31,10 @@ struct ConfigurationMemory {
   std::int64_t device_bytes(int layers, bool end) const {
     return layers * block_bytes + (end ? end_bytes : 0) + buffer_bytes;
   }
-  // Returns the bytes of all devices, given the layers of each stage.
+  // Return the bytes of all devices, and those of the device with most, given the layers of each
+  // stage.
   std::int64_t total_bytes(std::span<const int> stage_layers) const;
+  std::int64_t fullest_bytes(std::span<const int> stage_layers) const;
 };
 
 // Returns the memory of a configuration with KV for all requests of the load.

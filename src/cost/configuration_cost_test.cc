@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "cost/known_models.h"
 #include "cost/memory.h"
@@ -49,6 +52,68 @@ TEST(ConfigurationMemory, OfOneDeviceIsThatOfItsForm) {
     const std::array layers = {spec.layers};
     EXPECT_EQ(memory.total_bytes(layers) - memory.buffer_bytes,
               weight_bytes(spec, form) + kv.blocks * kv_block_bytes(spec, kv));
+  }
+}
+
+// Returns the bytes of the tensors that a device holds in bf16, and of KV of so many tokens.
+std::int64_t bytes_of_tensors(const ModelSpec& spec, const Form& form, const Holding& holding,
+                              std::int64_t kv_tokens) {
+  const std::int64_t hidden = spec.hidden;
+  const std::int64_t q = spec.attention.heads * std::int64_t{spec.attention.head_dim};
+  const std::int64_t kv = spec.attention.kv_heads * std::int64_t{spec.attention.head_dim};
+  const auto held = [&](const ShardRun& run, std::int64_t bf16_elements) {
+    const std::int64_t norm_bytes = 4 * hidden;
+    return run.empty() ? 0 : 2 * bf16_elements * run.count / form.shards + norm_bytes;
+  };
+  std::int64_t bytes = held(holding.embeddings, 2 * spec.vocab * hidden);
+  for (const Holding::Layer& layer : holding.layers) {
+    bytes += held(layer.attention, 2 * hidden * (q + kv) + 2 * kv_tokens * kv);
+    bytes += held(layer.mlp, 3 * hidden * spec.ffn);
+  }
+  return bytes;
+}
+
+// The first and the last stage hold the embedding matrix and the LM head.
+TEST(ConfigurationMemory, OfEachDeviceIsThatOfTheTensorsOfItsStageHoweverUnevenStagesAre) {
+  const ModelSpec spec{.architecture = "llama",
+                       .layers = 7,
+                       .hidden = 256,
+                       .ffn = 704,
+                       .vocab = 512,
+                       .max_context = 256,
+                       .attention = {.heads = 8, .kv_heads = 4, .head_dim = 32}};
+  const PlannedLoad load{.batch = 3, .prompt_tokens = 100, .output_tokens = 28};
+  for (const int tensor : {1, 2}) {
+    const Configuration one{.tensor = tensor, .stages = 3};
+    const ConfigurationMemory memory = memory_of(spec, one, load);
+    std::vector<DeviceId> devices;
+    for (int device = 0; device < one.devices(); ++device) {
+      devices.push_back(DeviceId{device});
+    }
+    int divisions = 0;
+    for (int first = 1; first <= spec.layers - 2; ++first) {
+      for (int second = 1; first + second < spec.layers; ++second) {
+        const std::vector<int> layers = {first, second, spec.layers - first - second};
+        Form form = single_device_form(spec, Precision::kBf16, DeviceId{0}, {});
+        form.shards = tensor;
+        form = divide(std::move(form), {.tensor = tensor, .stage_layers = layers}, devices);
+        std::int64_t total = 0;
+        std::int64_t most = 0;
+        for (const Holding& holding : form.group) {
+          const std::int64_t bytes =
+              bytes_of_tensors(spec, form, holding, load.batch * load.context()) +
+              memory.buffer_bytes;
+          total += bytes;
+          most = std::max(most, bytes);
+        }
+        EXPECT_EQ(memory.total_bytes(layers), total) << first << ", " << second;
+        EXPECT_EQ(memory.fullest_bytes(layers), most) << first << ", " << second;
+        ++divisions;
+      }
+    }
+    EXPECT_EQ(divisions, 15);
+    const std::vector<int> even = even_division(spec.layers, tensor, 3).stage_layers;
+    EXPECT_LT(memory.fullest_bytes(even), memory.fullest_bytes(std::array{1, 1, 5}));
   }
 }
 

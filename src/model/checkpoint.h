@@ -87,8 +87,8 @@ class Checkpoint {
   // Fails if a file was written after it was opened, which names the file. Its bytes may be other
   // weights then, and reading what was cut off would end the process.
   virtual Status unchanged() const { return {}; }
-  // Fails if open_checkpoint() would read other files than these: one was written, or another one
-  // or none has its path now.
+  // Fails if open_checkpoint() would read other weights: a file of these was written, or another
+  // one or none has its path now. Looks at no other files.
   virtual Status current() const { return unchanged(); }
 
   // Gives back the memory of the tensor's file pages. Reading the tensor again is allowed.

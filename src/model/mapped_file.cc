@@ -20,7 +20,7 @@ Error cannot(std::string_view what, const std::filesystem::path& path) {
                     std::generic_category().message(errno));
 }
 
-FileStamp stamp_of(const struct stat& status) {
+FileStamp stamp_from(const struct stat& status) {
   return {.device = status.st_dev,
           .inode = status.st_ino,
           .size = status.st_size,
@@ -29,6 +29,12 @@ FileStamp stamp_of(const struct stat& status) {
 }
 
 }  // namespace
+
+Result<FileStamp> stamp_of(const std::filesystem::path& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 ? Result(stamp_from(status))
+                                          : Result<FileStamp>(cannot("examine", path));
+}
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   MappedFile file;
@@ -55,12 +61,12 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     madvise(memory, size, MADV_SEQUENTIAL);
   }
   file.path_ = path;
-  file.stamp_ = stamp_of(status);
+  file.stamp_ = stamp_from(status);
   return file;
 }
 
 Status MappedFile::same_stamp(const struct stat& status, std::string_view what) const {
-  if (stamp_of(status) == stamp_) {
+  if (stamp_from(status) == stamp_) {
     return {};
   }
   return make_error(ErrorCode::kCorrupt,

@@ -24,6 +24,9 @@ struct FileStamp {
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
+// Returns the stamp of the file to which a path leads.
+Result<FileStamp> stamp_of(const std::filesystem::path& path);
+
 // Maps a whole file read-only; pages are read when they are touched. If the file is truncated while
 // it is mapped, touching the lost pages ends the process, so ask unchanged() first.
 class MappedFile {

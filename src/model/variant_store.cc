@@ -136,6 +136,7 @@ Result<std::unique_ptr<VariantStore>> VariantStore::open(
       return added.error();
     }
   }
+  store->open_folders();
   return store;
 }
 
@@ -155,35 +156,62 @@ Status VariantStore::add_source(Precision precision, const VariantSource& source
   if (!identity) {
     return identity.error();
   }
-  std::shared_ptr<const CacheFolder> folder = folder_of(*identity);
-  sources_[precision] = {source.checkpoint, *identity, std::move(folder)};
+  sources_[precision] = {source.checkpoint, *identity, nullptr};
   return {};
 }
 
-std::shared_ptr<const CacheFolder> VariantStore::folder_of(const ModelIdentity& model) {
-  const auto same = std::find_if(sources_.begin(), sources_.end(),
-                                 [&](const auto& entry) { return entry.second.identity == model; });
-  if (same != sources_.end()) {
-    return same->second.folder;
-  }
+// Opens the folders that are not open.
+void VariantStore::open_folders() {
   if (options_.directory.empty()) {
-    return nullptr;
+    return;
   }
-  Result<CacheFolder> folder = CacheFolder::open(options_.directory, model.hex());
-  if (!folder) {
-    keep_no_more(fmt::format("no folder for packed weights: {}", folder.error().message));
-    return nullptr;
+  std::string failure;
+  {
+    const std::lock_guard lock(keeping_);
+    for (auto& [precision, source] : sources_) {
+      const auto same = std::find_if(sources_.begin(), sources_.end(), [&](const auto& entry) {
+        return entry.second.identity == source.identity && entry.second.folder != nullptr;
+      });
+      if (same != sources_.end()) {
+        source.folder = same->second.folder;
+        continue;
+      }
+      Result<CacheFolder> folder = CacheFolder::open(options_.directory, source.identity.hex());
+      if (!folder) {
+        failure = folder.error().message;
+        continue;
+      }
+      remove_unfinished(folder->path());
+      source.folder = std::make_shared<const CacheFolder>(std::move(*folder));
+    }
   }
-  remove_unfinished(folder->path());
-  return std::make_shared<const CacheFolder>(std::move(*folder));
+  if (!failure.empty()) {
+    keep_no_more(fmt::format("no folder for packed weights: {}", failure));
+  }
+}
+
+void VariantStore::keep_again() {
+  if (options_.directory.empty()) {
+    return;
+  }
+  {
+    const std::lock_guard lock(keeping_);
+    why_not_kept_.clear();
+  }
+  open_folders();
+}
+
+std::shared_ptr<const CacheFolder> VariantStore::folder_of(const Source& source) const {
+  const std::lock_guard lock(keeping_);
+  return source.folder;
 }
 
 fs::path VariantStore::model_directory() const {
   const auto found = std::find_if(sources_.begin(), sources_.end(), [&](const auto& entry) {
     return entry.second.identity == model_;
   });
-  return found == sources_.end() || found->second.folder == nullptr ? fs::path()
-                                                                    : found->second.folder->path();
+  const auto folder = found == sources_.end() ? nullptr : folder_of(found->second);
+  return folder == nullptr ? fs::path() : folder->path();
 }
 
 std::string VariantStore::why_not_kept() const {
@@ -191,7 +219,7 @@ std::string VariantStore::why_not_kept() const {
   return why_not_kept_;
 }
 
-// Records the first reason; the store does not try again.
+// Records the first reason; the store does not try again before keep_again().
 void VariantStore::keep_no_more(const std::string& why) {
   const std::lock_guard lock(keeping_);
   if (why_not_kept_.empty()) {
@@ -208,7 +236,7 @@ bool VariantStore::is_kept(const ComponentVariant& which) const {
 }
 
 fs::path VariantStore::file_of(const ComponentVariant& which) const {
-  const auto& folder = sources_.at(which.precision).folder;
+  const auto folder = folder_of(sources_.at(which.precision));
   return folder == nullptr || !is_kept(which) ? fs::path() : folder->path() / file_name(which);
 }
 

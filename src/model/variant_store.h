@@ -92,6 +92,10 @@ class VariantStore {
   Result<std::vector<ComponentVariant>> plan_packing(std::span<const SwapTarget> order);
   Status pack_planned(const ComponentVariant& which, const Pace& pace);
   void end_packing();
+
+  // After a failure to write, the store keeps nothing more. From now on it tries again, also to
+  // make its folders if that failed.
+  void keep_again();
   std::int64_t kept_count() const { return std::ssize(kept_variants({})); }  // planned or on disk
 
   // The folder of the model's own variants, which also holds its profiles; empty if nothing can be
@@ -111,12 +115,13 @@ class VariantStore {
   struct Source {
     std::shared_ptr<const Checkpoint> checkpoint;
     ModelIdentity identity;
-    std::shared_ptr<const CacheFolder> folder;  // null: nothing is kept
+    std::shared_ptr<const CacheFolder> folder;  // null: nothing is kept; guarded by keeping_
   };
 
   VariantStore(const ModelSpec& spec, VariantStoreOptions options);
   Status add_source(Precision precision, const VariantSource& source);
-  std::shared_ptr<const CacheFolder> folder_of(const ModelIdentity& model);
+  void open_folders();
+  std::shared_ptr<const CacheFolder> folder_of(const Source& source) const;
   bool is_kept(const ComponentVariant& which) const;
   std::vector<ComponentVariant> kept_variants(std::span<const SwapTarget> order) const;
   std::vector<ComponentVariant> missing(std::span<const SwapTarget> order) const;
@@ -142,7 +147,7 @@ class VariantStore {
   std::map<Precision, Source> sources_;
   std::mutex packing_;                     // checkpoints are read by one thread at a time
   std::atomic<int> readers_ = 0;           // threads that wait for that, other than pack_planned()
-  mutable std::mutex keeping_;             // guards the three members below
+  mutable std::mutex keeping_;             // guards the members below, and folders of sources_
   std::string why_not_kept_;               // empty: packed variants are kept
   std::vector<ComponentVariant> planned_;  // not packed yet
   std::map<std::filesystem::path, CacheFolder> restored_;

@@ -1,5 +1,5 @@
-// Tests groups of real devices that lose memory or cannot map it, at any point of a change
-// (KunServe section 4.4).
+// Tests groups of real devices that lose memory, stop answering or cannot map memory, at any point
+// of a change (KunServe section 4.4).
 
 #include <gtest/gtest.h>
 
@@ -141,6 +141,38 @@ TEST_F(GroupFaults, AMemberThatLosesItsMemoryAtAnyPointTakesNoRequestWithIt) {
   }
   EXPECT_GE(stages.size(), instrumented() ? 2U : 3U)
       << "joint steps, and waits for forms and for the end of steps";
+}
+
+// The watchdog's time passes in each story, so there are few.
+TEST_F(GroupFaults, AMemberThatStopsAnsweringInAChangeTakesNoRequestWithIt) {
+  const auto hangs = std::make_shared<HangingOnce>(false);
+  constraint = hangs;
+  all_constrained = true;
+  for (const int from : {0, 5, 10, 15}) {
+    SCOPED_TRACE(from);
+    ReplicaOptions options = groupable(2);
+    options.device_timeout_ns = 5 * kNsPerS;
+    FleetLoad load(options, *this);
+    int last = -1;
+    bool told = false;
+    const auto status = tell(load, {.by = from % 2 == 0 ? GroupBy::kShards : GroupBy::kLayers,
+                                    .at_point = [&](int point) { last = point; },
+                                    .over =
+                                        [&](const GroupsStatus& now) {
+                                          if (!told && last >= from && !now.running.empty()) {
+                                            told = true;
+                                            hangs->hang();
+                                          }
+                                          return !now.failed.empty() && now.running.empty();
+                                        }});
+    hangs->goes_on.release();
+    expect_right(load);
+    ASSERT_EQ(status->failed.size(), 1U);
+    EXPECT_EQ(status->failed.front().why, "has not answered for 5 s");
+    EXPECT_EQ(status->groups.size(), 2U);
+    EXPECT_TRUE(hangs->entered.try_acquire());
+    ASSERT_FALSE(testing::Test::HasFailure());
+  }
 }
 
 TEST_F(GroupFaults, ADeviceThatCannotMapMemoryAtAnyPointTurnsTheChangeBack) {

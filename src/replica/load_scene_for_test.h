@@ -40,10 +40,11 @@ struct FleetAnswer {
   std::optional<FinishReason> reason;
 };
 
-// Allows every token. The first device that asks hangs until the end of the test.
+// Allows every token. If it is to, the next device that asks hangs until it may go on.
 class HangingOnce : public TokenConstraint {
  public:
   explicit HangingOnce(bool hangs) : hangs_(hangs) {}
+  void hang() { hangs_ = true; }
   void allowed_after(std::span<const TokenId>, TokenMask mask) override {
     if (hangs_.exchange(false)) {
       entered.release();
@@ -140,7 +141,7 @@ struct ReplicasTest : testing::Test {
     made.sampling.seed = id % 50;
     made.sampling.presence_penalty = id % 5 == 0 ? 0.5F : 0;
     made.logprobs.answer = id % 3 == 0;
-    made.constraint = id == 3 ? constraint : nullptr;
+    made.constraint = id == 3 || all_constrained ? constraint : nullptr;
     return made;
   }
 
@@ -154,6 +155,7 @@ struct ReplicasTest : testing::Test {
   TemporaryDirectory directory;
   TemporaryDirectory variants;
   std::shared_ptr<TokenConstraint> constraint;  // of the third request
+  bool all_constrained = false;                 // so do all others have it
 };
 
 // A fleet with `outstanding` requests at a time until `count` have ended. on_batch is called with

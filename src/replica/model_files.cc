@@ -98,6 +98,13 @@ void add_stop(GenerationDefaults& generation, TokenId id) {
 
 Result<ModelFiles> open_model_files(const ModelOptions& options) {
   const fs::path path(options.model);
+  SeenFiles seen;  // before they are read, so that no later write is missed
+  if (fs::is_directory(path)) {
+    seen.see(path);
+  }
+  if (!options.chat_template.empty()) {
+    seen.see(options.chat_template);
+  }
   auto checkpoint = open_checkpoint(path);
   if (!checkpoint.ok()) {
     return checkpoint.error();
@@ -139,12 +146,23 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
                     .infill = texts->infill,
                     .chat = std::move(texts->chat),
                     .chat_template = *std::move(chat_template),
-                    .generation = std::move(generation)};
+                    .generation = std::move(generation),
+                    .seen = std::move(seen)};
+}
+
+Status ModelFiles::current() const {
+  Status weights = checkpoint->current();
+  return weights.ok() ? seen.current() : weights;
+}
+
+void ModelFiles::take_weights(ModelFiles&& from) {
+  checkpoint = std::move(from.checkpoint);
+  seen = std::move(from.seen);
 }
 
 bool same_but_for_weights(const ModelFiles& one, const ModelFiles& other) {
   return one.spec == other.spec && one.tokenizer->equals(*other.tokenizer) &&
-         one.chat.template_source == other.chat.template_source;
+         one.chat == other.chat;
 }
 
 }  // namespace protean

@@ -73,6 +73,48 @@ TEST_F(ModelFilesTest, FilesWhoseTokenizerCutsTextInAnotherWayAreOfAnotherModel)
   fs::remove_all(copy);
 }
 
+TEST_F(ModelFilesTest, EveryFileThatLoadingReadsIsNoticedWhenItChanges) {
+  const fs::path copy = fs::path(testing::TempDir()) / "model_files_test.seen";
+  fs::remove_all(copy);
+  fs::copy(options_.model, copy);
+  options_.model = copy;
+  write("{{ messages[0].content }}");
+  const auto open = [&] {
+    auto files = open_model_files(options_);
+    EXPECT_TRUE(files.ok()) << files.error().message;
+    EXPECT_TRUE(files->current().ok()) << files->current().error().message;
+    return files;
+  };
+  const auto expect_noticed = [](const ModelFiles& files, const fs::path& file) {
+    const Status current = files.current();
+    ASSERT_FALSE(current.ok()) << file;
+    EXPECT_EQ(current.error().message.find(file.string()), 0U) << current.error().message;
+  };
+  for (const fs::path& file :
+       {copy / "config.json", copy / "generation_config.json", copy / "tokenizer.json",
+        copy / "tokenizer_config.json", fs::path(options_.chat_template)}) {
+    const auto files = open();
+    std::ofstream(file, std::ios::app) << " ";
+    expect_noticed(*files, file);
+  }
+  for (const char* name :
+       {"model.safetensors.index.json", "chat_template.jinja", "special_tokens_map.json",
+        "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model"}) {
+    const auto files = open();
+    std::ofstream(copy / name) << "{}";
+    expect_noticed(*files, copy / name);
+    fs::remove(copy / name);
+    EXPECT_TRUE(files->current().ok()) << name;
+  }
+  const auto files = open();
+  std::ofstream(copy / "README.md") << "nothing that is read";
+  EXPECT_TRUE(files->current().ok());
+  fs::remove(copy / "generation_config.json");
+  expect_noticed(*files, copy / "generation_config.json");
+  EXPECT_EQ(files->current().error().code, ErrorCode::kNotFound);
+  fs::remove_all(copy);
+}
+
 TEST_F(ModelFilesTest, ATemplateGivenThatCannotBeUsedIsAnError) {
   const auto message = [&] {
     const auto files = open_model_files(options_);

@@ -46,9 +46,10 @@ class Replicas : private TokenSink, private KvExchange {
 
   // Has the only replica succeeded by another worker with other devices, another division among
   // them or other weights of the same model: its requests go on there with their KV, between two
-  // steps. Returns when that has happened and the memory of the former worker is free again, or
-  // with the reason why the former worker serves on. The KV of both has the same precision and the
-  // same size of blocks. One thread calls this, traded_bytes() and the destructor.
+  // steps. Returns when that has happened and the memory of the former worker is free again, which
+  // is freed at low priority, or with the reason why the former worker serves on. The KV of both
+  // has the same precision and the same size of blocks. One thread calls this, traded_bytes() and
+  // the destructor.
   Status succeed(LoadedWorkers by);
 
   // Returns the bytes of pages that have memory, if the model trades memory with others; otherwise

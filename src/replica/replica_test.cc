@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -44,6 +46,29 @@ TEST_F(ReplicasTest, LoadingTellsTheShareOfEachDevice) {
     EXPECT_LT(shares[2 * device], shares[2 * device + 1]);
     EXPECT_EQ(shares[2 * device + 1], 1);
   }
+}
+
+TEST_F(ReplicasTest, WeightsThatCouldNotBeKeptOnDiskAreKeptByTheNextLoad) {
+  ReplicaOptions options = groupable(1);
+  options.variants =
+      VariantStore::open(
+          {open_checkpoint(directory.path()).value(), directory.path()}, {},
+          {.directory = variants.path(), .precisions = {Precision::kBf16}, .shards = most_tensor})
+          .value();
+  const auto checkpoint = open_checkpoint(directory.path());
+  ASSERT_TRUE(checkpoint.ok());
+  const auto packed_by_a_load = [&] {
+    const std::int64_t before = options.variants->packed_on_demand();
+    EXPECT_TRUE(load_workers(options, {**checkpoint}).ok());
+    return options.variants->packed_on_demand() - before;
+  };
+  const std::filesystem::path folder = options.variants->model_directory();
+  std::filesystem::remove_all(folder);
+  std::ofstream(folder) << "in the way";
+  EXPECT_GT(packed_by_a_load(), 0);
+  std::filesystem::remove(folder);
+  EXPECT_GT(packed_by_a_load(), 0);
+  EXPECT_EQ(packed_by_a_load(), 0) << "all are on disk";
 }
 
 // Sends random wishes for migrations while a load runs, until at least as many requests have moved.

@@ -1,10 +1,12 @@
 // How a worker takes the place of the one that serves (Replicas::succeed).
 
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
 #include "base/overloaded.h"
+#include "device/cpu/low_priority.h"
 #include "replica/replica.h"
 
 namespace protean {
@@ -40,7 +42,10 @@ Status Replicas::succeed(LoadedWorkers by) {
     ended = asked_->ended.get_future();
   }
   inbox_.push({steady_now_ns(), Tick{}, {}});
-  return ended.get().how;  // stops the workers that are left, which takes a while
+  HandOver::Ended as = ended.get();
+  std::optional<LoadedWorkers> left(std::move(as.left));
+  cpu::run_at_low_priority([&] { left.reset(); });  // while steps of the others go on
+  return as.how;
 }
 
 // Events of workers are told apart by the numbers of the workers, since those of former ones may

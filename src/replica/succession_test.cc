@@ -1,7 +1,11 @@
 // Tests workers that take the place of others, with all requests and their KV.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,6 +109,25 @@ TEST_F(SuccessionTest, AModelWhoseFormMayChangeShowsTheFormOfWhatSucceedsIt) {
   FleetLoad known(alone, *this);
   known.run(load.answers.size(), 16);
   expect_same(load.answers, known.answers);
+}
+
+// A worker holds the store that its weights are read from until its memory is freed.
+TEST_F(SuccessionTest, TheFormersMemoryIsFreedAtLowPriority) {
+  const ReplicaOptions first = groupable(1);
+  ReplicaOptions second = groupable(1);
+  std::optional<int> freed_at;
+  second.variants = {second.variants.get(), [&, store = second.variants](VariantStore*) {
+                       freed_at = getpriority(PRIO_PROCESS, 0);
+                     }};
+  FleetLoad load(first, *this);
+  Status how = load.succeed(second);
+  ASSERT_TRUE(how.ok()) << how.error().message;
+  second.variants.reset();
+  EXPECT_FALSE(freed_at.has_value()) << "it serves";
+  how = load.succeed(first);
+  ASSERT_TRUE(how.ok()) << how.error().message;
+  ASSERT_TRUE(freed_at.has_value());
+  EXPECT_EQ(*freed_at, std::min(19, getpriority(PRIO_PROCESS, 0) + 10));
 }
 
 TEST(EventGate, EventsWaitUntilItIsOpenAndCarryTheNumbersOfTheWorkers) {

@@ -276,6 +276,9 @@ Result<LoadedWorkers> load_workers(const ReplicaOptions& asked, const WeightSour
   if (!fabric.ok()) {
     return fabric.error();
   }
+  if (options.variants != nullptr) {
+    options.variants->keep_again();  // the disk may have room again
+  }
   BackgroundTask packing = pack_in_background(options, gate);
   loaded.workers = std::make_unique<Workers>(gate, options.device_timeout_ns, loaded.memory.get());
   for (std::int32_t replica = 0; replica < options.sizing.replicas(); ++replica) {

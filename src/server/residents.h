@@ -110,6 +110,9 @@ class Residents {
   Checked<boost::json::object> take_back_profile(Service& service);
   // Returns how far the latest profiling of a model is.
   boost::json::object profile_of(const Service& service) const;
+  // Returns the jobs under way of a model that serves, a change of its intent and its profiling,
+  // with their progress.
+  boost::json::array jobs_of(const Service& service) const;
   // Looks at what the models have to do, and begins the move of one of them if that pays. start()
   // has this done each second.
   void look_at_loads();
@@ -149,6 +152,8 @@ class Residents {
   void watch_loads();
   bool is_settled() const;
   bool profiles() const;
+  void add_change(const std::string& name, boost::json::array& jobs) const;
+  void add_profile(const std::string& name, boost::json::array& jobs) const;
   int moves_of(const std::string& name) const;
   // Does what is due, and waits until something else is.
   void look();

@@ -47,6 +47,14 @@ bool has_ended(const IntentChange& change) {
          change.state == IntentChange::State::kCancelled;
 }
 
+// Adds how far a change is in planning or loading.
+void show_change_progress(const IntentChange& change, json::object& job) {
+  if (change.state == IntentChange::State::kPlanning ||
+      change.state == IntentChange::State::kLoading) {
+    show_progress(change.progress, job);
+  }
+}
+
 // Returns true if an operator chose a form, a mode or a floor, which a move would lose.
 bool is_steered(const Service& service) {
   const FormStatus& start = service.model().form;
@@ -182,10 +190,7 @@ json::object Residents::intent_of(const Service& service) const {
       job[field] = number;
     }
   }
-  if (change.state == IntentChange::State::kPlanning ||
-      change.state == IntentChange::State::kLoading) {
-    show_progress(change.progress, job);
-  }
+  show_change_progress(change, job);
   if (change.wish.output_quantile > 0) {
     job["output_tokens_quantile"] = change.wish.output_quantile;
   }
@@ -212,6 +217,19 @@ json::object Residents::intent_of(const Service& service) const {
   }
   shown["change"] = std::move(job);
   return shown;
+}
+
+// Adds the change of a model's intent, if it is under way.
+void Residents::add_change(const std::string& name, json::array& jobs) const {
+  const auto found = changes_.find(name);
+  if (found == changes_.end() || has_ended(found->second)) {
+    return;
+  }
+  const IntentChange& change = found->second;
+  json::object job{
+      {"job", "intent"}, {"intent", change.wish.intent}, {"state", to_string(change.state)}};
+  show_change_progress(change, job);
+  jobs.push_back(std::move(job));
 }
 
 const IntentPlan& Residents::plan_of(const Service& service) const {

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <string_view>
+#include <utility>
 
 #include "base/log.h"
+#include "server/job_progress.h"
 #include "server/residents.h"
 
 namespace protean {
@@ -87,6 +90,30 @@ json::object Residents::profile_of(const Service& service) const {
     shown["error"] = job.error;
   }
   return shown;
+}
+
+// Adds the profiling of a model, if it is under way.
+void Residents::add_profile(const std::string& name, json::array& jobs) const {
+  const auto found = profiles_.find(name);
+  if (found == profiles_.end() || has_ended(found->second)) {
+    return;
+  }
+  const ProfileJob& job = found->second;
+  json::object shown{{"job", "profile"}, {"state", to_string(job.state)}};
+  show_progress({.steps = job.progress.steps, .of_steps = job.progress.of_steps}, shown);
+  if (auto* const progress = shown.if_contains("progress")) {
+    progress->as_object()["fingerprint"] = job.progress.fingerprint;
+    progress->as_object()["fingerprints"] = job.progress.fingerprints;
+  }
+  jobs.push_back(std::move(shown));
+}
+
+json::array Residents::jobs_of(const Service& service) const {
+  const std::string& name = service.model().names.front();
+  json::array jobs;
+  add_change(name, jobs);
+  add_profile(name, jobs);
+  return jobs;
 }
 
 // Returns true if a model is being profiled, or waits for it.

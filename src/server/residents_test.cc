@@ -384,7 +384,19 @@ TEST_F(ResidentsTest, DeploymentsAndChangesShowTheirProgress) {
   EXPECT_FALSE(shown().contains("progress")) << "loading has not begun";
   residents.changing(0, {.loaded = 0.75});
   EXPECT_EQ(shown().at("progress").at("loaded"), 0.75);
+  residents.profile(serving());
+  residents.profiling(0, {.fingerprint = 1, .fingerprints = 2, .steps = 3, .of_steps = 40});
+  const json::array jobs = residents.jobs_of(serving());
+  ASSERT_EQ(jobs.size(), 2U);
+  EXPECT_EQ(
+      json::serialize(jobs.at(0)),
+      R"({"job":"intent","intent":"min-cost","state":"loading","progress":{"loaded":7.5E-1}})");
+  EXPECT_EQ(json::serialize(jobs.at(1)),
+            R"({"job":"profile","state":"profiling","progress":)"
+            R"({"steps":3,"of_steps":40,"fingerprint":1,"fingerprints":2}})");
+  residents.profiled(0, {});
   residents.kept(0);
+  EXPECT_EQ(residents.jobs_of(serving()).size(), 0U) << "they have ended";
   EXPECT_FALSE(shown().contains("progress"));
   residents.changing(0, {.loaded = 1});  // of a change that has ended
 }

@@ -343,6 +343,20 @@ TEST_F(ServerTest, DrainDeadlineEndsStreamsWithAnError) {
   thread.join();
 }
 
+TEST_F(ServerTest, ASecondStopEndsStreamsAtOnce) {
+  options.drain_timeout_ms = 86'400'000;
+  start();
+  engine->stall_after(1);
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abc","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  server->stop();
+  server->stop();
+  EXPECT_NE(streaming.read_until("\x01").find(R"(data: {"error":)"), std::string::npos);
+  EXPECT_TRUE(engine->wait_for_cancels(1));
+  thread.join();
+}
+
 TEST_F(ServerTest, EmptyHostIsRefused) {
   options.host = "";
   const Status listening = listen_once(options);

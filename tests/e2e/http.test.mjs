@@ -2,7 +2,7 @@
 // after each it must still serve. Then keys, TLS, operators, logs, traces, drains and kills.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
 import net from 'node:net';
@@ -414,15 +414,42 @@ describe('the end', { skip }, () => {
     assert.equal(await server.ended, 0);
   });
 
+  // Two signals at once would be one: returns when the server has taken it.
+  const terminate = async (server) => {
+    server.process.kill('SIGTERM');
+    const status = `/proc/${server.process.pid}/status`;
+    await until(() => !existsSync(status) || ((BigInt(`0x${readFileSync(status, 'utf8').match(/^ShdPnd:\t(\w+)/m)[1]}`) >> 14n) & 1n) === 0n);
+  };
+  const failed = ([, events]) => events.includes('"error"') && events.includes('shutting down');
+  const whole = ([, events]) => events.endsWith('data: [DONE]\n\n') && !events.includes('"error"');
+
   it('a second SIGTERM ends answers with an error', async () => {
-    const server = await Server.startBuiltin('--max-num-seqs', '1');
+    const server = await Server.startBuiltin('--max-num-seqs', '1', '--shutdown-timeout', '86400');
     const running = Array.from({ length: 8 }, () => ask(server, 450));
     await until(async () => (await server.metrics()).get('vllm:num_requests_waiting') > 0);
-    server.process.kill('SIGTERM');
-    while ((await fetch(`${server.url}/health`)).status === 200);  // two signals at once would be one
-    server.process.kill('SIGTERM');
+    await terminate(server);
+    await terminate(server);
+    assert.ok((await Promise.all(running)).some(failed));
+    assert.equal(await server.ended, 0);
+  });
+
+  it('a SIGTERM goes on with the drain that an operator began, and a second one ends answers', async () => {
+    const server = await Server.startBuiltin('--max-num-seqs', '1', '--shutdown-timeout', '86400', '--admin-port', '0');
+    await server.logged(/operators' port: (\S+)/);
+    let ended = 0;
+    const running = Array.from({ length: 16 }, () => ask(server, 200).then((answer) => { ended += whole(answer); return answer; }));
+    await until(async () => {
+      const all = await server.metrics();
+      return all.get('vllm:num_requests_running') + all.get('vllm:num_requests_waiting') + ended >= 16;
+    });
+    assert.equal((await fetch(`http://${server.log.match(/operators' port: (\S+)/)[1]}/admin/drain`, { method: 'POST' })).status, 202);
+    await terminate(server);
+    const before = ended;
+    await until(() => ended > before);
+    await terminate(server);
     const ends = await Promise.all(running);
-    assert.ok(ends.some(([, events]) => events.includes('shutting down')));
+    assert.ok(ends.some(failed));
+    assert.ok(ends.every((answer) => whole(answer) || failed(answer)), JSON.stringify(ends));
     assert.equal(await server.ended, 0);
   });
 

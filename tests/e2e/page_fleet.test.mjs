@@ -155,6 +155,24 @@ describe('the dashboard of a fleet', () => {
     await page.getByRole('row', { name: /^story in memory/ }).waitFor();
     await page.getByLabel('Model', { exact: true }).selectOption('story');
     await page.locator('.memory .form', { hasText: 'all 16 layers bf16' }).waitFor();
+
+    // Requests hold up the first profiling once it has begun, and the second one waits for it.
+    const profile = (method, name) => fetch(`${models.admin}/admin/profile?model=${name}`, { method });
+    for (const name of ['story', 'tale']) assert.equal((await profile('POST', name)).status, 202);
+    await until(async () => (await (await profile('GET', 'story')).json()).steps > 0, () => models.log);
+    let goes = true;
+    const asking = (async () => { while (goes) await complete(models, { model: 'tale' }); })();
+    await page.reload();
+    const bar = (name) => page.getByRole('row', { name: new RegExp(`^${name} `) }).getByRole('progressbar', { name: `Profiling of ${name}`, exact: true });
+    await bar('tale').waitFor();
+    await page.getByText('Profiling: waiting', { exact: true }).waitFor();
+    await page.getByText(/^Profiling: profiling, fingerprint [12] of 2, step \d+ of \d+$/).waitFor();
+    assert.ok(await bar('story').evaluate((shown) => shown.position) > 0);
+    assert.deepEqual(await accessibilityTroubles(page), []);
+    for (const name of ['tale', 'story']) await profile('DELETE', name);
+    for (const name of ['story', 'tale']) await bar(name).waitFor({ state: 'detached' });
+    goes = false;
+    await asking;
     assert.deepEqual(page.troubles, []);
     await page.context().close();
     assert.equal(await models.stop(), 0, models.log);

@@ -88,6 +88,13 @@ describe('protean plan with a file of devices', () => {
     assert.deepEqual(first.devices, [0]);
     assert.ok(first.layers > second.layers && second.layers > 0);
     assert.ok(first.device_memory_bytes <= 6.6 * 2 ** 30 && second.device_memory_bytes <= 2.5 * 2 ** 30);
+    assert.equal(plan.choice.device_memory_bytes, first.device_memory_bytes, 'of the device with most');
+    const even = plan.configurations.find(({ name }) => name === plan.choice.name);
+    assert.ok(even.device_memory_bytes < first.device_memory_bytes, 'a row is for even stages');
+    assert.equal(plan.choice.memory_bytes, first.device_memory_bytes + second.device_memory_bytes);
+    const { stdout } = run('--like', 'llama-2-7b', '--devices', file, '--weights', 'bf16', '--intent', 'min-latency');
+    const shown = stdout.split('\n').find((line) => line.endsWith('chosen')).split(/ {2,}/);
+    assert.ok(shown.includes((first.device_memory_bytes / 2 ** 30).toFixed(2)), stdout);
   });
 
   it('places by load: packing takes the busiest device with room, least-loaded the idlest', () => {

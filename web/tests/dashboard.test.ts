@@ -5,6 +5,7 @@ import {
   groupMorphs, groupText, holdsText, layersByPrecision, loadOf, mergePatch, Model, regroupingsOf, regroupingText, runsText, samplesOf, serversOf, withIdle,
   type DevicePages, type Form, type Hello, type MorphStep, type Point, type Regrouping, type Sample, type State,
 } from '../src/dashboard/model';
+import { jobsOf } from '../src/dashboard/jobs';
 import { Recording } from '../src/dashboard/recording';
 import { bytes, seconds, short } from '../src/ui/format';
 
@@ -159,5 +160,23 @@ describe('numbers', () => {
     assert.deepEqual([0, 0.0042, 0.123, 2.5, 45, 400].map(seconds), ['0', '4.2 ms', '123 ms', '2.50 s', '45.0 s', '7 min']);
     assert.deepEqual([0, 1.5, 12.25, 1234, 45_678, 3_400_000].map(short), ['0', '1.5', '12.3', '1,234', '45.7k', '3.4M']);
     assert.deepEqual([512, 2048, 76_000_000].map(bytes), ['512 B', '2.00 KiB', '72.5 MiB']);
+  });
+});
+
+describe('the jobs of a model', () => {
+  it('say how far they are, where that is known', () => {
+    assert.deepEqual(jobsOf({ model: 'a', residence: 'awake' }), []);
+    assert.deepEqual(jobsOf({ model: 'a', residence: 'deploying' }), [{ name: 'Deployment of a', text: 'under way' }]);
+    assert.deepEqual(jobsOf({ model: 'a', residence: 'deploying', progress: { loaded: 0.256 } }),
+      [{ name: 'Deployment of a', text: 'under way, 26 % of the weights', share: 0.256 }]);
+    assert.deepEqual(jobsOf({
+      model: 'a', residence: 'awake', jobs: [
+        { job: 'intent', intent: 'min-cost', state: 'planning', progress: { steps: 10, of_steps: 40 } },
+        { job: 'profile', state: 'profiling', progress: { steps: 10, of_steps: 40, fingerprint: 2, fingerprints: 2 } },
+        { job: 'profile', state: 'waiting' }],
+    }), [
+      { name: 'Change of intent of a', text: 'min-cost: planning, step 10 of 40', share: 0.25 },
+      { name: 'Profiling of a', text: 'profiling, fingerprint 2 of 2, step 10 of 40', share: 0.625 },
+      { name: 'Profiling of a', text: 'waiting' }]);
   });
 });

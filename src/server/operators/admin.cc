@@ -467,6 +467,7 @@ HttpReply Admin::models_reply() const {
                       {"device_bytes", form.pages.page_bytes * form.pages.all},
                       {"own_bytes", form.pages.page_bytes * form.pages.own},
                       {"form", to_string(form.form)},
+                      {"jobs", setting_.residents.jobs_of(*service)},
                       {"now", shown_load(service->fleet().sum())}});
     if (service->share != nullptr) {
       show_share(*service->share, models.back().as_object());

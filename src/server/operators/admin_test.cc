@@ -60,6 +60,7 @@ TEST_F(AdminTest, TheQueryNamesTheModel) {
   const auto models = body_of(ask("GET /admin/models"));
   ASSERT_EQ(models.at("models").as_array().size(), 1U);
   EXPECT_EQ(models.at_pointer("/models/0/names/0"), "echo");
+  EXPECT_TRUE(models.at_pointer("/models/0/jobs").as_array().empty());
   EXPECT_EQ(models.at_pointer("/models/0/now/kv_blocks"), 7);
   EXPECT_EQ(models.at_pointer("/models/0/own_bytes"), models.at_pointer("/models/0/device_bytes"));
   EXPECT_EQ(body_of(ask("GET /admin/form?model=%65cho&replica=0")).at("model"), "echo");
@@ -328,6 +329,24 @@ TEST_F(AdminTest, AKeyOpensItAndThePublicKeyDoesNot) {
   expect_error(ask("GET /health", any), 401);
   expect_error(ask("GET /admin/form", any + "Authorization: Bearer client\r\n"), 401);
   EXPECT_EQ(ask("GET /admin/form", any + "Authorization: Bearer operator\r\n").result_int(), 200U);
+}
+
+TEST_F(AdminTest, AfterADrainTheSecondStopEndsAnswers) {
+  options.drain_timeout_ms = 86'400'000;
+  start();
+  engine->stall_after(1);
+  Client streaming(server->port());
+  streaming.post("/v1/completions", R"({"prompt":"abcd","stream":true})");
+  streaming.read_until(R"("text":"a")");
+  EXPECT_EQ(ask("POST /admin/drain").result_int(), 202U);
+  server->stop();
+  EXPECT_EQ(body_of(ask("GET /admin/form")).at("state"), "draining");
+  engine->stall_after(2);
+  streaming.read_until(R"("text":"b")");
+  server->stop();
+  EXPECT_NE(streaming.read_until("\x01").find(R"(data: {"error":)"), std::string::npos);
+  EXPECT_TRUE(engine->wait_for_cancels(1));
+  thread.join();
 }
 
 TEST_F(AdminTest, AnswersADrainBeforeClosing) {

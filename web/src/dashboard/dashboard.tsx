@@ -12,7 +12,7 @@ import { Explain } from './explain';
 import { Fleet } from './fleet';
 import { Live } from './live';
 import { MemoryMap } from './memory';
-import { ModelChoice, Models, useModels } from './models';
+import { anyJob, ModelChoice, Models, useModels } from './models';
 import {
   allPagesOf, groupMorphs, layersByPrecision, pagesOf, regroupingsOf, replicasText, samplesOf, serversOf, type Model, type RangeName, type ReplicaState, type Sample, type State,
 } from './model';
@@ -100,7 +100,7 @@ export function Dashboard() {
         ) : model ? (
           <>
             {link === 'lost' && <p class="notice warn" role="status">{model.state.state === 'draining' ? 'The server has drained and ended, or is about to. ' : 'The connection is lost. '}This page connects again by itself; what it shows is the last that it was told.</p>}
-            {models.length > 1 && <Models models={models} now={model.state.model} ask={ask} onChange={askModels} />}
+            {(models.length > 1 || anyJob(models)) && <Models models={models} now={model.state.model} ask={ask} onChange={askModels} />}
             <View
               model={model}
               samples={samplesOf(model.ranges, range, model.now())}
