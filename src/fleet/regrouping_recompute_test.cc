@@ -2,15 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <string>
+#include <array>
+#include <optional>
+#include <random>
+#include <vector>
 
+#include "base/repetitions_for_test.h"
 #include "fleet/group_scene_for_test.h"
 
 namespace protean {
 namespace {
 
 constexpr double kSlow = 1e5;  // bytes a second: a token takes 8 ms, and 0.02 ms to compute
+constexpr double kMiddle = 2e7;
 constexpr double kFast = 1e9;
 
 GroupScene::Options over_link(double bytes_per_s) {
@@ -148,6 +152,53 @@ TEST(Recomputing, CachedKvIsForgottenOverASlowLink) {
     EXPECT_EQ(cached, slow ? 0 : 36);
     scene.expect_all_answered();
   }
+}
+
+// Requests of all lengths, cancels, failures and changes of groups in random order, over links that
+// are slow, fast, or slow for some requests: no token is lost, repeated or different.
+TEST(Recomputing, ChangesAtRandomMomentsChangeNoToken) {
+  int recomputed = 0;
+  int mixed = 0;  // changes that moved some KV and gave up other
+  for (int seed = 0; seed < repetitions(30); ++seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    const auto below = [&](int limit) {
+      return static_cast<int>(random() % static_cast<unsigned>(limit));
+    };
+    GroupScene scene(over_link(std::array{kSlow, kMiddle, kFast}[static_cast<std::size_t>(seed) % 3]));
+    const std::vector<std::vector<int>> together = {{0, 1}};
+    const std::vector<std::vector<int>> alone = {{0}, {1}};
+    for (int event = 0; event < 3'000; ++event) {
+      const int dice = below(400);
+      if (dice < 16) {
+        scene.arrive(below(8), 1 + below(60), 1 + below(30));
+      } else if (dice < 18 && !scene.asked.empty()) {
+        scene.send(Cancel{RequestId{
+            1 + static_cast<std::uint64_t>(below(static_cast<int>(scene.asked.size())))}});
+      } else if (dice < 26) {
+        (void)scene.want(below(2) == 0 ? together : alone,
+                         below(2) == 0 ? GroupBy::kLayers : GroupBy::kShards);
+      } else if (dice < 100) {
+        const bool fails = below(60) == 0;
+        scene.ready(0,
+                    fails ? std::optional(Error{ErrorCode::kExhausted, "no page"}) : std::nullopt);
+      } else if (dice < 110) {
+        scene.tick();
+      } else {
+        scene.work(below(2));
+      }
+    }
+    (void)scene.want(alone);
+    scene.settle();
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.groups(), "0 1");
+    for (const RegroupRecord& record : scene.sink.groups->history) {
+      recomputed += record.recomputed;
+      mixed += record.recomputed > 0 && record.kv_bytes > 0 ? 1 : 0;
+    }
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GT(recomputed, repetitions(50));
+  EXPECT_GT(mixed, repetitions(10));
 }
 
 }  // namespace

@@ -183,9 +183,7 @@ TEST(UnequalMemory, APairWithoutRoomHidesNoOtherPairFromThePolicy) {
                     .steps_at_once = 2,
                     .drop = DropPolicy::kJoint,
                     .step_cost = {.fixed_us = 50'000}});
-  const auto refused = scene.want({{0, 1}}, GroupBy::kLayers);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted) << refused.error().message;
+  ASSERT_FALSE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
   for (int topic = 0; topic < 90; ++topic) {
     scene.arrive(topic, 80, 8);  // two fill a replica
   }
