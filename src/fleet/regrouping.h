@@ -19,6 +19,7 @@
 #include "contract/home_blocks.h"
 #include "contract/model_spec.h"
 #include "contract/morph.h"
+#include "control/step_speed.h"
 #include "cost/pages.h"
 #include "engine/engine.h"
 #include "fleet/dropping.h"

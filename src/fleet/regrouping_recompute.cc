@@ -6,6 +6,7 @@
 #include <numeric>
 #include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "control/moving_kv.h"
