@@ -312,7 +312,7 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
                          model.morph_cost.fetch_bytes_per_us;
   config.morph_cost = model.morph_cost;
   config.group_cost = replica.cost;
-  config.devices = MorphModel::Devices{model.spec, replica.sizing.budget, form};
+  config.devices = {MorphModel::Devices{model.spec, replica.sizing.budget, form}};
   limit_length(model, form, config.engine);
   config.groups = group_config(replica, model.spec);
   if (config.groups) {

@@ -59,6 +59,7 @@ json::object change_object(const RegroupRecord& change) {
           {"kv_bytes", change.kv_bytes},
           {"weight_bytes", change.weight_bytes},
           {"preempted", change.preempted},
+          {"recomputed", change.recomputed},
           {"failure", change.failure}};
 }
 

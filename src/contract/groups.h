@@ -56,6 +56,7 @@ struct RegroupRecord {
   std::int64_t kv_bytes = 0;      // KV that devices received from others
   std::int64_t weight_bytes = 0;  // weights that devices fetched
   int preempted = 0;              // requests that found no room in a home
+  int recomputed = 0;             // requests whose KV was dearer to move than to compute again
   std::string failure;            // why it turned back or was given up; empty: it did not
 
   bool succeeded() const { return begun_ns >= 0 && failure.empty(); }

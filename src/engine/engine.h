@@ -123,6 +123,16 @@ class Engine {
   EngineState release_all(TimeNs now_ns);
   void absorb(EngineState state, TimeNs now_ns);
   std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
+  // KV that is not worth moving, see Scheduler. The engine must be quiet and hold its steps.
+  std::vector<OwnKv> own_kv() const { return scheduler_.own_kv(); }
+  void set_aside(std::span<const RequestId> requests, TimeNs now_ns);
+  void take_up() { scheduler_.take_up(); }
+  bool has_set_aside() const { return scheduler_.has_set_aside(); }
+  std::int64_t idle_blocks() const { return scheduler_.idle_blocks(); }
+  void forget_idle() { scheduler_.forget_idle(); }
+  // How fast steps are, as far as it is known, and at which precisions.
+  const StepSpeed& speed() const { return times_.speed(); }
+  const StepPrecision& step_precision() const { return times_.precision(); }
   // Succession, see Scheduler.
   bool kv_in_place() const { return kv_settled() && scheduler_.kv_in_place(); }
   std::vector<HeldBlock> held_blocks() const { return scheduler_.held_blocks(); }

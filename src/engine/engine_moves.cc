@@ -56,6 +56,14 @@ bool Engine::computes_for_long() const {
          });
 }
 
+void Engine::set_aside(std::span<const RequestId> requests, TimeNs now_ns) {
+  begin(now_ns);
+  for (const RequestId request : requests) {
+    scheduler_.set_aside(request);
+  }
+  settle();
+}
+
 void Engine::adopt(MovedRequest moved, std::vector<BlockId> blocks, TimeNs now_ns) {
   begin(now_ns);
   const RequestId request = moved.sequence->asks.id;

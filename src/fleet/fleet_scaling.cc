@@ -84,7 +84,7 @@ void Fleet::count_attempt(const Grouping::Failure& failure) {
 // they cannot hold them.
 void Fleet::forget_formed() {
   for (HeldRequest& held : held_) {
-    held.formed_for.clear();
+    held.asked_for.clear();
   }
 }
 
@@ -159,11 +159,12 @@ bool Fleet::form_group(std::size_t index, TimeNs now_ns) {
   return true;
 }
 
-// Asks for a group for a held request. If the latest one was the same, it formed and could not hold
-// the request: that is an attempt that failed.
+// Asks for a group for a held request. If the same was asked for before, it formed and could not
+// hold the request: that is an attempt that failed. Any other group, a larger one too, is a new
+// wish.
 Status Fleet::ask_for_held(std::size_t index, const GroupWish& wish, TimeNs now_ns) {
   HeldRequest& held = held_[index];
-  if (wish.groups.front() == held.formed_for) {
+  if (std::ranges::find(held.asked_for, wish.groups.front()) != held.asked_for.end()) {
     forget_formed();
     ++held.failed_attempts;
     held.latest_failure = "the group formed, and could not hold it";
@@ -175,7 +176,7 @@ Status Fleet::ask_for_held(std::size_t index, const GroupWish& wish, TimeNs now_
                                  scaling_.blocks_needed(held)),
                      &held, now_ns);
   if (begun.ok()) {
-    held.formed_for = wish.groups.front();
+    held.asked_for.push_back(wish.groups.front());
   }
   return begun;
 }

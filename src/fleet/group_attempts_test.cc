@@ -40,5 +40,27 @@ TEST(GroupAttempts, AFailureCountsForTheRequestsThatWaitForTheChange) {
   EXPECT_TRUE(attempts.concerns(awaited, ReplicaId{4})) << "no other group can form";
 }
 
+// Two pairs take turns: each forms, cannot hold the request and parts while the other one forms.
+TEST(GroupAttempts, PairsThatFormInTurnAndCannotHoldTheRequestAreTriedAFewTimes) {
+  GroupScene scene({.replicas = 4, .keeps_kv = true, .scale = ScalePolicy::kLayers});
+  scene.arrive(5, 200, 10);  // more than two replicas have together; four have too few layers
+  for (int round = 0; round < 200 && !scene.sink.seen.at(RequestId{1}).finished; ++round) {
+    scene.settle();
+    scene.tick();
+  }
+  const auto& finished = scene.sink.seen.at(RequestId{1}).finished;
+  ASSERT_TRUE(finished.has_value()) << "it waits without end";
+  EXPECT_EQ(finished->reason, FinishReason::kFailed);
+  const auto formed = [&](int first) {
+    return std::ranges::any_of(scene.sink.groups->history, [&](const RegroupRecord& record) {
+      return record.together && record.replicas.front() == ReplicaId{first};
+    });
+  };
+  EXPECT_TRUE(formed(0) && formed(2)) << "a group of other replicas is no attempt that failed";
+  scene.arrive(6, 20, 5);
+  scene.settle();
+  scene.expect_answer(RequestId{2});
+}
+
 }  // namespace
 }  // namespace protean

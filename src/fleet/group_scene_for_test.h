@@ -100,6 +100,7 @@ struct GroupScene {
     MigratePolicy migrate = MigratePolicy::kOff;
     StepCost step_cost = {};
     TimeNs device_timeout_ns = 0;
+    double kv_bytes_per_s = 0;
   };
   explicit GroupScene(int replicas) : GroupScene(Options{.replicas = replicas}) {}
   explicit GroupScene(const Options& options)
@@ -126,7 +127,8 @@ struct GroupScene {
                                                 .wide_engine = wide,
                                                 .steps_at_once = options.steps_at_once,
                                                 .scale = options.scale,
-                                                .drop = options.drop});
+                                                .drop = options.drop,
+                                                .kv_bytes_per_s = options.kv_bytes_per_s});
   }
   EngineConfig engine_of(const Options& options, const Form& of) const {
     EngineConfig config = group_engine(of, budget, options.morphs);

@@ -277,6 +277,7 @@ void Regrouping::join() {
   }
   config_.devices->join(group_.homes);
   begin_joint_steps();
+  give_up_kv();
   let_homes_go_on();
 }
 
@@ -403,6 +404,7 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   const std::string why =
       fmt::format("{} failed: {}", to_string(found->step), ready.failure->message);
   preparing_.erase(found);
+  take_up();  // the change may take long now
   news_.failure = why;
   if (record_.failure.empty()) {
     turn(!together_, why);
@@ -464,6 +466,7 @@ void Regrouping::end() {
     const SchedulerConfig& limits = engine(home).limits();
     const std::int64_t most = std::max(limits.kv_blocks, limits.largest_kv_blocks);
     engine(home).limit_steps(std::numeric_limits<int>::max());
+    engine(home).take_up();
     engine(home).promise_kv(most, most);
     // A home has the KV that it had, unless an operator chose another form for the group.
     bool resumes = together_ || !engine(home).at_pin();

@@ -19,6 +19,7 @@
 #include "contract/home_blocks.h"
 #include "contract/model_spec.h"
 #include "contract/morph.h"
+#include "control/step_speed.h"
 #include "cost/pages.h"
 #include "engine/engine.h"
 #include "fleet/dropping.h"
@@ -55,6 +56,8 @@ struct GroupConfig {
   bool restores = true;  // false: `--drop paper` fetches no layers back, to compare
   // For so long policies may try to meet a shortage of KV before more replicas are wanted.
   TimeNs scaler_after_ns = 10 * kNsPerS;
+  // The rate at which a device receives KV from another one; 0: not known, and all KV moves.
+  double kv_bytes_per_s = 0;
   // Tokens of the longest request that a group of 2^k replicas serves; empty: what its KV holds.
   std::vector<int> longest_tokens;
 };
@@ -123,6 +126,9 @@ Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stati
 //   apart: the group's engine goes back to the form with which it began, and no KV migrates; its
 //     steps end; each request gets a home and its blocks are moved there; divide(). The engines go
 //     on with joint steps; HoldShards steps fetch what they lack; the steps end; part().
+//
+// KV that is computed again in less time than it moves is given up before any moves (moving_kv.h);
+// its requests wait until the change has ended.
 //
 // A step that fails turns the direction once, and is tried again later after that. Single-threaded;
 // all that it refers to must outlive it.
@@ -242,6 +248,10 @@ class Regrouping {
   void divide();
   void part();
   void go_back_to_moving();
+  void give_up_kv();
+  void take_up();
+  std::vector<Copy> home_devices() const;
+  StepSpeed speed_after();
   void let_homes_go_on();
   void end();
   bool all_quiet() const;

@@ -213,19 +213,11 @@ void Regrouping::count_bytes(const HoldShards& hold,
   if (live.empty()) {
     return;
   }
-  std::vector<Copy> homes(count());
   std::vector<std::int64_t> blocks;
-  const std::vector<Form> forms = group_.home_forms();
-  int next = 0;
-  for (std::size_t home = 0; home < count(); ++home) {
-    for (std::size_t device = 0; device < forms[home].group.size(); ++device) {
-      homes[home].push_back(next++);
-    }
-  }
   for (const std::vector<BlockId>& some : live) {
     blocks.push_back(std::ssize(some));
   }
-  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, homes, blocks));
+  record_.kv_bytes += sum(kv_bytes_received(config_.spec, form_, hold, home_devices(), blocks));
 }
 
 bool Regrouping::at_home_form() {
@@ -315,6 +307,7 @@ void Regrouping::divide() {
     }
     engine(home).absorb(std::move(split->homes[home]), now_ns_);
   }
+  give_up_kv();
   let_homes_go_on();
 }
 

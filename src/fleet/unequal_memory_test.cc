@@ -175,5 +175,30 @@ TEST(UnequalMemory, APolicyDropsLayersOfReplicas) {
   }
 }
 
+// Each device would have to take more KV of the other than it has room for before it gives any back.
+TEST(UnequalMemory, APairWithoutRoomHidesNoOtherPairFromThePolicy) {
+  GroupScene scene({.replicas = 3,
+                    .blocks = 100,
+                    .own_blocks = {100, 60, 60},
+                    .steps_at_once = 2,
+                    .drop = DropPolicy::kJoint,
+                    .step_cost = {.fixed_us = 50'000}});
+  ASSERT_FALSE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  for (int topic = 0; topic < 90; ++topic) {
+    scene.arrive(topic, 80, 8);  // two fill a replica
+  }
+  for (int round = 0; round < 5'000 && scene.groups() != "0 12"; ++round) {
+    scene.now_ns += 25 * kNsPerMs;
+    scene.ready();
+    for (int replica = 0; replica < 3; ++replica) {
+      scene.work(replica);
+    }
+    scene.tick();
+  }
+  EXPECT_EQ(scene.groups(), "0 12");
+  scene.settle();
+  scene.expect_all_answered();
+}
+
 }  // namespace
 }  // namespace protean

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "control/outlook.h"
 #include "control/plan_regroup.h"
@@ -238,6 +240,22 @@ bool Weighing::may_join(const Weighed& a, const Weighed& b) const {
   return a.replicas == b.replicas && forms.front() == forms.back();
 }
 
+// Returns false if two candidates lack memory to become a group with the KV that they have.
+// Candidates of equal memory let their KV shrink.
+bool Weighing::have_room(const Weighed& a, const Weighed& b) {
+  std::array<Form, 2> homes = {form_of(a), form_of(b)};
+  if (of_equal_devices(homes)) {
+    return true;
+  }
+  Room& room = rooms_[{a.replica, b.replica}];
+  if (room.homes != homes) {
+    const GroupConfig& config = grouping_.config();
+    room.suffices = rebalanced_form_in(config.spec, homes, config.budget).ok();
+    room.homes = std::move(homes);
+  }
+  return room.suffices;
+}
+
 // Returns how two candidates would serve as a group; nothing if they cannot.
 std::optional<Way> Weighing::as_group(const std::vector<Weighed>& two, GroupBy by,
                                       const Load& load) const {
@@ -266,7 +284,7 @@ std::optional<Way> Weighing::as_group(const std::vector<Weighed>& two, GroupBy b
 
 // Proposes to make one group of two candidates if that pays.
 std::optional<Weighing::Proposal> Weighing::group_two(std::vector<Weighed> candidates,
-                                                      const Load& one) const {
+                                                      const Load& one) {
   const auto two = two_to_weigh(std::move(candidates));
   if (!two) {
     return std::nullopt;
@@ -309,12 +327,12 @@ std::optional<Weighing::Proposal> Weighing::group_two(std::vector<Weighed> candi
                               : "the longest request needs more KV blocks than a replica has"};
 }
 
-// Returns two candidates of equal size and form that could become one: of the smallest size, the
-// one with the longest sequence if its KV does not hold that, else the one where most requests
-// wait; and the least loaded of the others. Groups by layers stay as they are, because their
-// devices do not join others.
+// Returns two candidates of equal size and form that could become one and have room for that: of
+// the smallest size, the one with the longest sequence if its KV does not hold that, else the one
+// where most requests wait; and the least loaded of the others. Groups by layers stay as they are,
+// because their devices do not join others.
 std::optional<std::vector<Weighing::Weighed>> Weighing::two_to_weigh(
-    std::vector<Weighed> candidates) const {
+    std::vector<Weighed> candidates) {
   std::erase_if(candidates, [this](const Weighed& candidate) {
     return !at(candidate.replica).form_at_rest() || grouping_.serves_by_layers(candidate.replica);
   });
@@ -327,18 +345,18 @@ std::optional<std::vector<Weighing::Weighed>> Weighing::two_to_weigh(
     return std::tuple(a.replicas, -lacks(a), -a.view.load.waiting.prompts, a.replica) <
            std::tuple(b.replicas, -lacks(b), -b.view.load.waiting.prompts, b.replica);
   });
+  const auto busy = [](const Weighed& candidate) {
+    return candidate.view.load.waiting.prompts + candidate.view.load.admitted.prompts +
+           candidate.view.load.decoding;
+  };
   for (auto first = candidates.begin(); first != candidates.end(); ++first) {
-    std::optional<Weighed> second;
-    const auto busy = [](const Weighed& candidate) {
-      return candidate.view.load.waiting.prompts + candidate.view.load.admitted.prompts +
-             candidate.view.load.decoding;
-    };
-    for (auto other = std::next(first); other != candidates.end(); ++other) {
-      if (may_join(*first, *other) && (!second || busy(*other) < busy(*second))) {
-        second = *other;
-      }
-    }
-    if (second) {
+    std::vector<Weighed> others;
+    std::copy_if(std::next(first), candidates.end(), std::back_inserter(others),
+                 [&](const Weighed& other) { return may_join(*first, other); });
+    std::ranges::stable_sort(others, {}, busy);
+    const auto second = std::ranges::find_if(
+        others, [&](const Weighed& other) { return have_room(*first, other); });
+    if (second != others.end()) {
       return std::vector{*first, *second};
     }
   }

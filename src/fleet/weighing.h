@@ -1,15 +1,19 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/replica_id.h"
 #include "base/units.h"
+#include "contract/form.h"
 #include "contract/groups.h"
 #include "control/arrival_rate.h"
 #include "control/load.h"
@@ -64,12 +68,13 @@ class Weighing {
                                    TimeNs now_ns);
   std::optional<Proposal> stay_together(ReplicaId replica, const std::vector<Weighed>& candidates,
                                         const Load& one, TimeNs now_ns) const;
-  std::optional<Proposal> group_two(std::vector<Weighed> candidates, const Load& one) const;
-  std::optional<std::vector<Weighed>> two_to_weigh(std::vector<Weighed> candidates) const;
+  std::optional<Proposal> group_two(std::vector<Weighed> candidates, const Load& one);
+  std::optional<std::vector<Weighed>> two_to_weigh(std::vector<Weighed> candidates);
   static Load load_of(std::span<const Weighed> candidates, const Load& one);
   Way as_homes(const Weighed& candidate, const Load& load, TimeNs now_ns) const;
   Form form_of(const Weighed& candidate) const;
   bool may_join(const Weighed& a, const Weighed& b) const;
+  bool have_room(const Weighed& a, const Weighed& b);
   std::optional<Way> as_group(const std::vector<Weighed>& two, GroupBy by, const Load& load) const;
   double seconds_to_change(const FormView& view, const Load& load, int batches) const;
   double seconds_to_group(const FormView& view, const Load& load) const;
@@ -81,6 +86,12 @@ class Weighing {
   const std::int64_t most_blocks_;
   ArrivalRate arrivals_;                   // of all requests
   std::deque<LongArrival> long_arrivals_;  // of requests that need a group
+  // Whether two replicas or groups of unequal memory have room to become one with these forms.
+  struct Room {
+    std::array<Form, 2> homes;
+    bool suffices = false;
+  };
+  std::map<std::pair<ReplicaId, ReplicaId>, Room> rooms_;  // since finding it out takes long
   TimeNs next_ns_ = 0;
 };
 

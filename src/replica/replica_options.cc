@@ -14,6 +14,12 @@ int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }
 
+// Returns the rate at which a device receives KV while all devices on its link do.
+double received_bytes_per_s(const GroupCost& cost) {
+  constexpr double kUsPerS = 1e6;
+  return cost.exchange.bytes_per_us * kUsPerS / std::max(1, cost.devices_on_link);
+}
+
 // Returns the time that a token more takes in a long step.
 double token_us(const StepCost& cost, const StepPrecision& precision) {
   constexpr double kTokens = 512;
@@ -125,7 +131,8 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
       .steps_at_once = options.holds_at_once,
       .scale = options.scale,
       .drop = options.drop,
-      .scaler_after_ns = options.scaler_after_ns};
+      .scaler_after_ns = options.scaler_after_ns,
+      .kv_bytes_per_s = received_bytes_per_s(options.cost)};
 }
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -91,6 +92,14 @@ struct Demand {
   TimeNs waiting_since_ns = -1;    // since when the sequence that waits longest waits; -1: none
 };
 
+// What a running sequence has in KV. Leading blocks that others use too are `shared`.
+struct OwnKv {
+  RequestId request;
+  std::int64_t blocks = 0;  // that no other sequence uses
+  int tokens = 0;           // in them
+  int shared_tokens = 0;
+};
+
 // A block that holds KV, or is to hold that of a sequence.
 struct HeldBlock {
   BlockId block = 0;
@@ -167,6 +176,20 @@ class Scheduler {
   void absorb(SchedulerState state);
   // Returns the blocks that hold KV: those that sequences use and those that are cached.
   std::vector<BlockId> live_blocks() const;
+
+  // Requests whose KV is not worth moving while replicas change their groups.
+
+  // Returns the KV of running sequences, in order of their places.
+  std::vector<OwnKv> own_kv() const;
+  // Keeps a sequence, which is in no step, out of later ones until take_up(), or until another
+  // scheduler absorbs it. It gives up its KV, which is not cached any more.
+  void set_aside(RequestId request);
+  void take_up() { exchange_.aside.clear(); }
+  bool has_set_aside() const { return !exchange_.aside.empty(); }
+  // Returns the blocks that are only cached.
+  std::int64_t idle_blocks() const;
+  // Forgets what they hold.
+  void forget_idle();
 
   // Succession: another scheduler takes the place of this one with a copy of its KV.
 
@@ -327,10 +350,11 @@ class Scheduler {
     std::int64_t released = 0;
   };
 
-  // What live migrations hold here.
+  // What live migrations and changes of groups hold here.
   struct Exchange {
     std::vector<BlockId> lent;  // once for each loan
     std::vector<RequestId> paused;
+    std::set<RequestId> aside;     // waiting sequences that are not admitted
     std::int64_t kept_places = 0;  // places kept for sequences to be adopted
     // Blocks that move within this scheduler are copied before this step, and devices whose homes
     // become one find them by their new ids from this step on. So their content is not in place
@@ -360,6 +384,9 @@ class Scheduler {
   bool fits_now(const Sequence& sequence);
   bool lacks_block(const Sequence& sequence) const;
   bool is_paused(const Sequence& sequence) const;
+  bool is_aside(const Sequence& sequence) const {
+    return has_set_aside() && exchange_.aside.contains(sequence.asks.id);
+  }
   std::int64_t free_reserve() const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);

@@ -30,6 +30,7 @@ std::unique_ptr<Sequence> Scheduler::release(RequestId request) {
     leave(*sequence);
   } else {
     waiting_.remove(*sequence);
+    exchange_.aside.erase(request);
   }
   leave_call(*sequence);
   ++totals_.released_total;
@@ -176,6 +177,48 @@ std::optional<std::vector<BlockId>> Scheduler::receive(std::int64_t count) {
     cache_.forget(blocks.back());
   }
   return blocks;
+}
+
+std::vector<OwnKv> Scheduler::own_kv() const {
+  std::vector<OwnKv> all;
+  for (const auto& [place, sequence] : running_) {
+    const std::vector<BlockId>& blocks = sequence->blocks;
+    const auto is_own = [this](BlockId block) { return pool_.references(block) == 1; };
+    const auto first_own = std::find_if(blocks.begin(), blocks.end(), is_own);
+    const auto shared = static_cast<int>(first_own - blocks.begin()) * config_.block_tokens;
+    const int tokens = std::max(0, sequence->computed - shared);
+    all.push_back({.request = sequence->asks.id,
+                   .blocks = std::count_if(first_own, blocks.end(), is_own),
+                   .tokens = tokens,
+                   .shared_tokens = sequence->computed - tokens});
+  }
+  return all;
+}
+
+void Scheduler::set_aside(RequestId request) {
+  Sequence& sequence = *sequences_.at(request);
+  check(!sequence.scheduled(), "a sequence is in no step when it is set aside");
+  if (running_.contains(sequence.place)) {
+    const std::vector<BlockId> blocks = sequence.blocks;
+    preempt(sequence);
+    for (const BlockId block : blocks) {
+      if (pool_.references(block) == 0) {
+        cache_.forget(block);
+      }
+    }
+  }
+  exchange_.aside.insert(request);
+}
+
+std::int64_t Scheduler::idle_blocks() const {
+  const std::vector<BlockId> free = pool_.free_blocks();
+  return std::ranges::count_if(free, [this](BlockId block) { return cache_.has(block); });
+}
+
+void Scheduler::forget_idle() {
+  for (const BlockId block : pool_.free_blocks()) {
+    cache_.forget(block);
+  }
 }
 
 void Scheduler::drop(std::span<const BlockId> received) {

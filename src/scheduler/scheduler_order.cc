@@ -112,6 +112,9 @@ void Scheduler::displace_for_waiting() {
   for (auto next = waiting_.places().begin();
        next != waiting_.places().end() && passed_over < kPassedOver;) {
     Sequence& sequence = *next++->second;
+    if (is_aside(sequence)) {
+      continue;
+    }
     if (!fits_now(sequence) || to_displace(sequence) == nullptr || waits_for_prefix(sequence)) {
       ++passed_over;
       continue;
@@ -130,10 +133,10 @@ void Scheduler::displace_for_waiting() {
   }
 }
 
-// Returns true if the sequence waits for a larger KV or, which `passed_over` counts, for a prefix.
-// The sequences behind it need not wait for either.
+// Returns true if the sequence is set aside, or waits for a larger KV or, which `passed_over` counts,
+// for a prefix. The sequences behind it need not wait for any of these.
 bool Scheduler::must_wait(Sequence& sequence, int& passed_over) {
-  if (!fits_now(sequence)) {
+  if (is_aside(sequence) || !fits_now(sequence)) {
     return true;
   }
   const bool waits = passed_over < kPassedOver && waits_for_prefix(sequence);

@@ -336,6 +336,61 @@ TEST(GroupsSimulation, DevicesThatShareALinkExchangeKvInTwiceTheTime) {
   EXPECT_GT(shared_us - apart_us, exchange_us / 2);
 }
 
+// A burst on replicas of unequal memory: each large one becomes a pipeline with a small one, of
+// which it computes more layers, and they part after it.
+TEST(GroupsSimulation, ReplicasOfUnequalMemoryDropLayersAndRestore) {
+  SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});
+  const PageBudget budget = config.groups->budget;
+  Form small = group_form(15);
+  small.group.front().lacking_pages =
+      budget.pages - form_pages(group_spec(), small, budget.page_bytes);
+  for (const Form& form : {config.groups->form, small, small, config.groups->form}) {
+    config.devices.push_back({group_spec(), budget, form});
+  }
+  config.groups->form = small;
+  std::vector<TraceRequest> trace = poisson(100, 30, 20, 10);
+  for (int i = 0; i < 40; ++i) {
+    trace.push_back({trace.back().at_ns + kNsPerMs, 30, 20});
+  }
+  const SimulationReport report = simulate(config, trace);
+  expect_nothing_lost(config, trace, report);
+  EXPECT_GE(report.groups->together_total, 1);
+  EXPECT_EQ(report.groups->together_total, report.groups->apart_total);
+  EXPECT_EQ(replicas_alone(report), 4U);
+  for (const std::size_t replica : {0, 3}) {
+    EXPECT_EQ(report.replicas[replica].kv_blocks, kBlocks);
+  }
+  for (const std::size_t replica : {1, 2}) {
+    EXPECT_EQ(report.replicas[replica].kv_blocks, 15);
+  }
+}
+
+// Over a link that takes longer for a token's KV than a step for the token, KV is computed again.
+TEST(GroupsSimulation, KvThatMovesSlowlyIsComputedAgain) {
+  const std::vector<TraceRequest> trace(2, {kNsPerMs, 60, 90});  // one in each replica
+  const auto grouped = [&](double bytes_per_us, bool knows) {
+    SimulationConfig config = grouped_config({.replicas = 2});
+    config.group_cost->exchange = {.us = 1, .bytes_per_us = bytes_per_us};
+    config.groups->kv_bytes_per_s = knows ? bytes_per_us * 1e6 : 0;
+    config.wishes = {{40 * kNsPerMs,
+                      GroupWish{.groups = {{ReplicaId{0}, ReplicaId{1}}}, .by = GroupBy::kLayers}}};
+    const SimulationReport report = simulate(config, trace);
+    expect_nothing_lost(config, trace, report);
+    EXPECT_EQ(report.changes.size(), 1U);
+    return report;
+  };
+  const auto last_ns = [](const SimulationReport& report) {
+    return report.finished.back().times.finished_ns;
+  };
+  const SimulationReport moved = grouped(0.5, false);
+  const SimulationReport computed = grouped(0.5, true);
+  EXPECT_EQ(moved.changes.front().recomputed, 0);
+  EXPECT_EQ(computed.changes.front().recomputed, 2);
+  EXPECT_EQ(computed.kv_bytes_exchanged, 0);
+  EXPECT_LT(last_ns(computed), last_ns(moved));
+  EXPECT_EQ(grouped(100, true).changes.front().recomputed, 0);
+}
+
 // Requests that need more KV than layers can free ask for more replicas, for as long as they do.
 TEST(GroupsSimulation, AShortageBeyondMemoryAsksForReplicas) {
   SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});

@@ -79,7 +79,8 @@ std::vector<TimeNs> times_us(EventHeap& heap) {
 
 struct LinkScene {
   LinkScene(const DeviceTimes& times, const std::optional<MorphModel::Devices>& form)
-      : devices(4, times, form, 1, {now_ns, heap, [](RequestId, int) { return TokenId{1}; }}) {}
+      : devices(std::vector(4, form), times, 1,
+                {now_ns, heap, [](RequestId, int) { return TokenId{1}; }}) {}
 
   TimeNs now_ns = 0;
   EventHeap heap;

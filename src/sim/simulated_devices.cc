@@ -95,12 +95,13 @@ class SimulatedDevices::ReplicaExecutor final : public Executor {
   const ReplicaId replica_;
 };
 
-SimulatedDevices::SimulatedDevices(int replicas, DeviceTimes times,
-                                   std::optional<MorphModel::Devices> form, std::uint64_t seed,
-                                   SimulatedWorld world)
+SimulatedDevices::SimulatedDevices(
+    const std::vector<std::optional<MorphModel::Devices>>& replicas, DeviceTimes times,
+    std::uint64_t seed, SimulatedWorld world)
     : times_(times), seed_(seed), world_(std::move(world)) {
-  const std::size_t devices = form ? form->form.group.size() : 1;
-  for (std::int32_t replica = 0; replica < replicas; ++replica) {
+  for (std::int32_t replica = 0; replica < static_cast<std::int32_t>(replicas.size()); ++replica) {
+    const auto& form = replicas[static_cast<std::size_t>(replica)];
+    const std::size_t devices = form ? form->form.group.size() : 1;
     auto alone =
         std::make_unique<Group>(Group{.replicas = {ReplicaId{replica}},
                                       .homes = {devices_from(0, devices)},

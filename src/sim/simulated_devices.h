@@ -47,10 +47,10 @@ struct SimulatedWorld {
 // for KV that moves with a layer's attention, between two steps. Pages are counted on each device.
 class SimulatedDevices final : public DeviceGroups, public KvExchange {
  public:
-  // `form` is each replica's; without it, a replica is one device whose form never changes, and no
-  // groups form. The world must outlive the devices.
-  SimulatedDevices(int replicas, DeviceTimes times, std::optional<MorphModel::Devices> form,
-                   std::uint64_t seed, SimulatedWorld world);
+  // `replicas` has the devices of each; nothing: a replica is one device whose form never changes,
+  // and no groups form. The world must outlive the devices.
+  SimulatedDevices(const std::vector<std::optional<MorphModel::Devices>>& replicas,
+                   DeviceTimes times, std::uint64_t seed, SimulatedWorld world);
   ~SimulatedDevices() override;
 
   Executor& executor(std::size_t replica);

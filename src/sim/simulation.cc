@@ -7,7 +7,9 @@
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
+#include "base/check.h"
 #include "fleet/fleet.h"
 #include "sim/event_heap.h"
 #include "sim/simulated_devices.h"
@@ -47,7 +49,7 @@ class World : public TokenSink {
       : config_(config),
         trace_(trace),
         devices_(
-            config.replicas, times_of(config), form_of(config), config.seed,
+            forms_of(config), times_of(config), config.seed,
             {now_ns_, heap_, [this](RequestId id, int position) { return drawn(id, position); }}),
         fleet_(config.dispatch, members(), *this, &devices_, groups()) {}
 
@@ -128,12 +130,21 @@ class World : public TokenSink {
     return times;
   }
 
-  static std::optional<MorphModel::Devices> form_of(const SimulationConfig& config) {
-    if (config.devices || !config.engine.morph) {
-      return config.devices;
+  static std::vector<std::optional<MorphModel::Devices>> forms_of(const SimulationConfig& config) {
+    const auto replicas = static_cast<std::size_t>(config.replicas);
+    const std::vector<MorphModel::Devices>& devices = config.devices;
+    if (devices.size() > 1) {
+      check(devices.size() == replicas && config.groups, "each replica that may join has devices");
+      return {devices.begin(), devices.end()};
     }
-    const MorphConfig& morph = *config.engine.morph;
-    return MorphModel::Devices{morph.bounds.spec, morph.bounds.budget, morph.start};
+    std::optional<MorphModel::Devices> alike;
+    if (!devices.empty()) {
+      alike = devices.front();
+    } else if (config.engine.morph) {
+      const MorphConfig& morph = *config.engine.morph;
+      alike = MorphModel::Devices{morph.bounds.spec, morph.bounds.budget, morph.start};
+    }
+    return std::vector<std::optional<MorphModel::Devices>>(replicas, alike);
   }
 
   GroupConfig groups() {
@@ -144,10 +155,12 @@ class World : public TokenSink {
 
   std::vector<Member> members() {
     std::vector<Member> all;
-    EngineConfig engine = config_.engine;
-    engine.step_cost = engine.step_cost.is_known() ? engine.step_cost : config_.step_cost;
-    for (int replica = 0; replica < config_.replicas; ++replica) {
-      all.push_back({engine, &devices_.executor(static_cast<std::size_t>(replica))});
+    for (std::size_t i = 0; i < static_cast<std::size_t>(config_.replicas); ++i) {
+      EngineConfig engine = config_.devices.size() > 1
+                                ? config_.groups->wide_engine(config_.devices[i].form)
+                                : config_.engine;
+      engine.step_cost = engine.step_cost.is_known() ? engine.step_cost : config_.step_cost;
+      all.push_back({engine, &devices_.executor(i)});
     }
     return all;
   }
@@ -313,16 +326,16 @@ std::string to_csv(const SimulationReport& report) {
 std::string groups_to_csv(const SimulationReport& report) {
   std::string csv =
       "replicas,by,together,asked_ns,begun_ns,settled_ns,done_ns,steps,blocks_moved,preempted,"
-      "failure\n";
+      "recomputed,failure\n";
   for (const RegroupRecord& change : report.changes) {
     std::string replicas;
     for (const ReplicaId replica : change.replicas) {
       replicas += fmt::format("{}{}", replicas.empty() ? "" : " ", replica.value);
     }
-    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{},{}\n", replicas,
+    fmt::format_to(std::back_inserter(csv), "{},{},{},{},{},{},{},{},{},{},{},{}\n", replicas,
                    to_string(change.by), change.together ? 1 : 0, change.asked_ns, change.begun_ns,
                    change.settled_ns, change.done_ns, change.steps, change.blocks_moved,
-                   change.preempted, change.failure);
+                   change.preempted, change.recomputed, change.failure);
   }
   return csv;
 }

@@ -50,9 +50,10 @@ struct SimulationConfig {
   bool open_answers = false;
   std::vector<WishAt> wishes;  // in order of time
   MorphCost morph_cost;        // used if engine.morph is set
-  // The devices of each replica: needed if it has several. Without it, they follow from
+  // The devices of each replica: needed if it has several. If replicas are unequal, one entry for
+  // each, whose engine is that of a group with its form. Without any, they follow from
   // engine.morph, else a replica has one.
-  std::optional<MorphModel::Devices> devices;
+  std::vector<MorphModel::Devices> devices;
   // What steps cost on several devices: needed if a replica has several, or if groups may form.
   // Without it, every device takes what step_cost says.
   std::optional<GroupCost> group_cost;
@@ -112,7 +113,7 @@ SimulationReport simulate(const SimulationConfig& config, std::span<const TraceR
 // Returns one line for each finished request: id, replica, reason, tokens and times in ns.
 std::string to_csv(const SimulationReport& report);
 // Returns one line for each change of groups: time, replicas, how they divide, whether together,
-// times of phases, steps, blocks moved, requests preempted, failure.
+// times of phases, steps, blocks moved, requests preempted and recomputed, failure.
 std::string groups_to_csv(const SimulationReport& report);
 // Returns one line for each change of form: time, replica, layers per precision, KV blocks, swaps,
 // failures.

@@ -66,6 +66,7 @@ json::object shown_record(const RegroupRecord& record, TimeNs unix_offset_ns) {
           {"kv_bytes", record.kv_bytes},
           {"weight_bytes", record.weight_bytes},
           {"preempted", record.preempted},
+          {"recomputed", record.recomputed},
           {"failure", record.failure.empty() ? json::value(nullptr)
                                              : json::value(json::string(record.failure))}};
 }

@@ -21,5 +21,14 @@ TEST(GroupsJson, ChangesOfDifferentReplicasMayBeginAtTheSameMoment) {
   EXPECT_EQ(shown_grouping(status, 0).at("regroupings").as_object().size(), 2U);
 }
 
+TEST(GroupsJson, AChangeSaysHowManyRequestsWereComputedAgain) {
+  GroupsStatus status;
+  status.history.push_back(
+      {.replicas = {ReplicaId{0}, ReplicaId{1}}, .preempted = 2, .recomputed = 3});
+  const auto shown = shown_groups(status, 0).at("history").at(0);
+  EXPECT_EQ(shown.at("preempted").as_int64(), 2);
+  EXPECT_EQ(shown.at("recomputed").as_int64(), 3);
+}
+
 }  // namespace
 }  // namespace protean
