@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "server/residents.h"
 #include "server/test_scenes/residents_for_test.h"
@@ -41,11 +43,13 @@ TEST_F(LostDevicesTest, AModelWithAnIntentIsPlacedAnewAndItsRequestsWaitForThat)
   residents.planned(0, {"TP 1 x PP 1, bf16, KV bf16", estimates});
   EXPECT_EQ(change(), "loading");
   residents.succeeded(0, serving().model());
+  EXPECT_EQ(change(), "loading");
+  EXPECT_TRUE(std::holds_alternative<ApiError>(residents.take_back_intent(serving())));
+  EXPECT_EQ(serving().outstanding(), 2);
+  residents.woke(0, {});
   EXPECT_EQ(change(), "done");
   EXPECT_EQ(change("way"), "placed anew");
   EXPECT_EQ(change("way_why"), "device 0 has lost memory");
-  EXPECT_EQ(serving().outstanding(), 2);
-  residents.woke(0, {});
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), Asked{}) << "its devices work";
   EXPECT_EQ(serving().residence(), Residence::kAwake);
@@ -147,6 +151,20 @@ TEST_F(LostDevicesTest, WithoutAPlaceRequestsEndWithTheReason) {
   loader.take();
   want(R"({"intent":"min-memory"})");
   EXPECT_EQ(loader.take(), Asked{"replace 0 min-memory"}) << "an operator may try again";
+}
+
+TEST_F(LostDevicesTest, AChangeFailsIfTheModelCannotBeLoadedInItsPlace) {
+  serve_for_an_intent();
+  begin();
+  lose_devices();
+  residents.look_at_loads();
+  residents.fell_asleep(0);
+  residents.planned(0, {"TP 1 x PP 1, bf16, KV bf16", estimates});
+  residents.succeeded(0, serving().model());
+  residents.woke(0, make_error(ErrorCode::kExhausted, "no memory"));
+  EXPECT_EQ(change(), "failed");
+  EXPECT_EQ(change("error"), "no memory");
+  EXPECT_EQ(serving().outstanding(), 0);
 }
 
 TEST_F(LostDevicesTest, AMorphOfEnginesThatHaveFailedGivesWayToAPlanForItsIntent) {

@@ -339,10 +339,19 @@ void Residents::kept(std::size_t model) {
   }
 }
 
-// A change that is taken back at this moment is done all the same.
+// A change that is taken back at this moment is done all the same. A model that is placed anew is
+// to be loaded first.
 void Residents::succeeded(std::size_t model, const ServedModel& as) {
-  if (hosts_[model] != nullptr) {
-    hosts_[model]->service.become(as);
+  if (hosts_[model] == nullptr) {
+    return;
+  }
+  hosts_[model]->service.become(as);
+  IntentChange* const change = change_of(model);
+  if (change != nullptr && change->how.placed_anew) {
+    hosts_[model]->intent = change->wish.intent;
+    hosts_[model]->plan = change->plan;
+    change->follower = model;
+  } else {
     kept(model);
   }
 }
