@@ -35,7 +35,8 @@ struct IntentChange {
   IntentWish wish;
   State state = State::kPlanning;
   std::size_t former = 0;               // the place of the model that is replaced
-  std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed
+  std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed, or
+                                        // that of `former` if it is loaded on other devices
   JobProgress progress;                 // of planning or loading
   IntentPlan plan;                      // empty until it is planned
   ConfigurationChange how;              // empty until it is known
