@@ -192,10 +192,12 @@ void ReplicaLoader::load_now(std::size_t model) {
   auto replicas = renewed.ok() ? start_replicas(*resident.model, *resident.sink) : renewed.error();
   if (!replicas.ok()) {
     log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
-    server_.woke(model, replicas.error());
+    fail_to_wake(model, replicas.error());
     return;
   }
   resident.replicas = *std::move(replicas);
+  await_successor(model);
+  resident.replicas->take_in(std::exchange(resident.held, {}));
   placements_.loaded(model, resident.model->load_s);
   server_.loaded(model, seconds_since(began_ns));
   log::info("{} woke in {:.2f} s", name_of(*resident.model), seconds_since(began_ns));
@@ -347,11 +349,18 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
     return;
   }
   if (loaded && resident.replicas != nullptr) {
-    if (const Status how = resident.replicas->succeed(**std::exchange(loaded, std::nullopt));
-        !how.ok()) {
+    const Succeeded ended = resident.replicas->succeed(**std::exchange(loaded, std::nullopt));
+    if (!ended.how.ok()) {
       next.copy.replica.turns = turns_of_copy;
-      serve_copy(model, std::move(next), how.error().message);
+      fail_to_hand_over(model, std::move(next), ended);
       return;
+    }
+    if (ended.failed) {
+      const std::string failure = lose_devices(*resident.model, *ended.failed);
+      log::error("{}: {}, and takes no further models", name_of(*resident.model), failure);
+      server_.changes(model,
+                      {.why = fmt::format("{}; {}, so requests are computed again", why, failure),
+                       .hands_over = true});
     }
   }
   cpu::run_at_low_priority([&] { loaded.reset(); });  // has workers if it fell asleep meanwhile
@@ -360,6 +369,22 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
             next.wish.intent, seconds_since(next.began_ns), next.copy.plan.configuration);
   server_.succeeded(model, take_over(*resident.model, std::move(next.copy)));
   add_placement(model);
+}
+
+// If devices of the new configuration have failed, plans without them; else loads a second copy.
+void ReplicaLoader::fail_to_hand_over(std::size_t model, Next next, const Succeeded& ended) {
+  const Error& error = ended.how.error();
+  if (!ended.failed) {
+    serve_copy(model, std::move(next), error.message);
+    return;
+  }
+  log::error("{}: {}, and takes no further models", name_of(next.copy),
+             lose_devices(next.copy, *ended.failed));
+  if (next.wish.move) {  // it names the devices
+    fail_to_replace(model, error);
+  } else {
+    replace_now(model, next.wish);
+  }
 }
 
 // Loads the model next to the one that it replaces if there is memory for both.

@@ -48,6 +48,7 @@ class ReplicaLoader final : public ModelLoader {
   void morphed(std::size_t model, const Status& how) override;
   void forget_replacement(std::size_t model) override;
   void lose(std::size_t model, const ReplicaFailure& failure) override;
+  void leaves(std::size_t model) override;
   void profile(std::size_t model) override;
   void take_back_deployment(const std::string& name) override;
   void take_back_replacement(std::size_t model) override;
@@ -72,6 +73,8 @@ class ReplicaLoader final : public ModelLoader {
     std::unique_ptr<Next> next = {};     // null unless its engine morphs for an intent
     std::string failure = {};            // of its devices, until it has others; empty: none
     bool awaits_place = false;           // until then its requests wait
+    std::vector<HeldRequest> held = {};  // requests that were accepted where it failed
+    bool leaves = false;                 // no other devices are to come if its own fail
   };
 
   bool await_turn();
@@ -91,10 +94,14 @@ class ReplicaLoader final : public ModelLoader {
   void replace_now(std::size_t model, const IntentWish& wish);
   static Status lost(const Resident& resident);
   void lose_now(std::size_t model, const ReplicaFailure& failure);
+  std::string lose_devices(const OpenModel& model, const ReplicaFailure& failure);
+  void fail_to_wake(std::size_t model, const Error& error);
+  void await_successor(std::size_t model);
   void place_anew(std::size_t model, const IntentWish& wish);
   void morphed_now(std::size_t model, const Status& how);
   void serve_anew(std::size_t model, Next next, const std::string& why);
   void hand_over(std::size_t model, Next next, const std::string& why);
+  void fail_to_hand_over(std::size_t model, Next next, const Succeeded& ended);
   void serve_copy(std::size_t model, Next next, const std::string& why);
   void fail_to_replace(std::size_t model, const Error& error);
   void profile_now(std::size_t model);

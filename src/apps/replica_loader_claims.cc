@@ -34,6 +34,7 @@ void ReplicaLoader::add_placement(std::size_t model) {
   const OpenModel& served = *residents_[model].model;
   placements_.add(model, served.report, {served.load_s, morphs_to(served)});
   server_.loaded(model, served.load_s);
+  await_successor(model);
 }
 
 std::optional<ModelLoader::ModelToMove> ReplicaLoader::choose_move(

@@ -17,26 +17,67 @@ void ReplicaLoader::forget_replacement(std::size_t model) {
 void ReplicaLoader::fail_to_replace(std::size_t model, const Error& error) {
   placements_.failed_to_move(model, steady_now_ns());
   if (std::exchange(residents_[model].awaits_place, false)) {
-    server_.woke(model, error);
+    fail_to_wake(model, error);
   }
   server_.not_replaced(model, error);
+}
+
+// Ends the requests that were accepted before the model's devices failed, and has the server end
+// those that wait for it to wake.
+void ReplicaLoader::fail_to_wake(std::size_t model, const Error& error) {
+  Resident& resident = residents_[model];
+  std::vector<Finished> ended;
+  for (const HeldRequest& held : std::exchange(resident.held, {})) {
+    ended.push_back(held.ended(FinishReason::kFailed, steady_now_ns()));
+    ended.back().failure = fmt::format(
+        "{}, and the model was not loaded again: {}",
+        resident.failure.empty() ? "its device has failed" : resident.failure, error.message);
+  }
+  server_.woke(model, error, std::move(ended));
+}
+
+// If the devices of a model with an intent fail, its requests wait until it is placed anew.
+void ReplicaLoader::await_successor(std::size_t model) {
+  const Resident& resident = residents_[model];
+  if (resident.replicas != nullptr) {
+    const OpenModel& served = *resident.model;
+    resident.replicas->await_successor(served.report != nullptr && !resident.leaves &&
+                                       served.replica.sizing.replicas() == 1);
+  }
+}
+
+void ReplicaLoader::leaves(std::size_t model) {
+  give_short([this, model] {
+    residents_[model].leaves = true;
+    await_successor(model);
+  });
 }
 
 void ReplicaLoader::lose(std::size_t model, const ReplicaFailure& failure) {
   give_short([this, model, failure] { lose_now(model, failure); });
 }
 
-// A device that hangs keeps its memory, which is no free memory any more.
+// Notes that nothing is placed on the devices of a model that have failed, and returns what has
+// failed. A model without an intent has no devices that others are placed on.
+std::string ReplicaLoader::lose_devices(const OpenModel& model, const ReplicaFailure& failure) {
+  if (model.report == nullptr) {
+    return "a device " + failure.why;
+  }
+  const std::vector<int> devices =
+      devices_that_failed(*model.report, model.replica.sizing.cpus, failure.devices);
+  placements_.lose(devices);
+  return fmt::format("device {} {}", fmt::join(devices, " or "), failure.why);
+}
+
+// Keeps the model's requests. A device that hangs keeps its memory, which is no free memory any
+// more.
 void ReplicaLoader::lose_now(std::size_t model, const ReplicaFailure& failure) {
   Resident& resident = residents_[model];
-  const OpenModel& served = *resident.model;
-  const std::vector<int> devices =
-      devices_that_failed(*served.report, served.replica.sizing.cpus, failure.devices);
-  resident.failure = fmt::format("device {} {}", fmt::join(devices, " or "), failure.why);
-  log::error("{}: {}, and takes no further models: this one is placed anew", name_of(served),
-             resident.failure);
+  resident.failure = lose_devices(*resident.model, failure);
+  log::error("{}: {}, and takes no further models: this one is placed anew",
+             name_of(*resident.model), resident.failure);
   resident.awaits_place = true;
-  placements_.lose(devices);
+  resident.held = resident.replicas->end();
   unload_now(model);
 }
 
@@ -47,13 +88,14 @@ Status ReplicaLoader::lost(const Resident& resident) {
                     resident.failure);
 }
 
-// Plans with the devices that are left, and loads the model there. Its requests wait for that: it
-// sleeps, since nothing works where it was. It may be removed meanwhile.
+// Plans with the devices that are left, and loads the model there. Its requests wait for that, and
+// are computed again from their tokens: it sleeps, since nothing works where it was.
 void ReplicaLoader::place_anew(std::size_t model, const IntentWish& wish) {
   const std::shared_ptr<OpenModel> before = residents_[model].model;
   if (before == nullptr) {
     return;
   }
+  server_.changes(model, {.why = residents_[model].failure, .placed_anew = true});
   OpenOptions options = open_options(tell_change(model));
   options.device_loads = placements_.device_loads(model);
   auto opened = plan([&, free = unclaimed_bytes() + memory_now(*before)] {
@@ -70,7 +112,7 @@ void ReplicaLoader::place_anew(std::size_t model, const IntentWish& wish) {
     return;
   }
   server_.planned(model, opened->plan);
-  server_.changes(model, {std::nullopt, std::exchange(resident.failure, {})});
+  resident.failure.clear();
   resident.awaits_place = false;
   opened->load_s = before->load_s;  // until it is loaded
   server_.succeeded(model, take_over(*before, *std::move(opened)));

@@ -50,6 +50,7 @@ namespace protean {
 // their KV is computed again from their tokens, and wait in the fleet until one can hold them. A
 // group that such a replica is in parts without a step; the others serve again once they have
 // fetched what they dropped (KunServe section 4.4), and requests that arrive before wait for them.
+// The requests of a replica that is alone may wait for other devices: await_successor().
 // Has no thread, clock or queue. Single-threaded.
 class Fleet : private TokenSink {
  public:
@@ -80,13 +81,26 @@ class Fleet : private TokenSink {
   // requests and their KV, while they go on (Succession). Until the switch, `as`, which names no
   // replica, names its executor in events and for the exchange. Its KV has the same precision and
   // tokens in a block. Fails if the fleet has several replicas, no exchange or devices that can
-  // join, if its devices have failed, or if a request could never run there.
+  // join, or if a request could never run there. If its devices have failed, the switch is at once,
+  // and requests that have waited for it are computed again.
   Status succeed(const Member& by, ReplicaId as, TimeNs now_ns);
   // Calls it off unless the switch comes first; take_succeeded() tells.
   void call_off_succession(TimeNs now_ns);
   // Returns how a succession has ended, once. On failure the replica goes on as it was, and the
   // executor that was to succeed it is not called any more.
   std::optional<Status> take_succeeded() { return succession_.take_ended(); }
+  // Returns the failure of devices that has ended that succession, once: of the former's if it
+  // ended well, else of those that were to succeed.
+  std::optional<ReplicaFailure> take_failed() { return succession_.take_failed(); }
+
+  // Says whether requests wait if the devices of the only replica fail, and those that arrive
+  // then: for succeed(), or for another fleet, which goes on with them. If they need not wait any
+  // more, they end with the next event.
+  void await_successor(bool awaits) { succession_.await(awaits); }
+  // Takes all requests that wait, of which no client is told.
+  std::vector<HeldRequest> take_held();
+  // Takes requests that another fleet of this model has accepted. Their KV is computed again.
+  void hold(std::vector<HeldRequest> requests, TimeNs now_ns);
 
   bool idle() const;
   std::size_t size() const { return stations_.size(); }

@@ -1,4 +1,5 @@
-// Devices that fail: their replica's requests go on in others (KunServe section 4.4).
+// Devices that fail: their replica's requests go on in others (KunServe section 4.4), or wait for
+// devices that take their place.
 
 #include <algorithm>
 #include <utility>
@@ -19,14 +20,14 @@ void Fleet::refuse(RequestId request, Error why, TimeNs now_ns) {
 }
 
 // Holds a request that arrives while no replica is in service, if the group of some that still work
-// is being parted. Refuses a request that such a replica would refuse.
+// is being parted or other devices are to come. Refuses a request that such a replica would refuse.
 void Fleet::await_survivors(Arrival& arrival, TimeNs now_ns) {
   const bool some_work =
       std::any_of(stations_.begin(), stations_.end(),
                   [](const Station& station) { return station.failure.empty(); });
   // The last replica's engine is never a group's, and all replicas have the same limits.
   const Prospect expected = stations_.back().engine->prospect(arrival.request, now_ns);
-  if (!some_work) {
+  if (!some_work && !succession_.is_awaited()) {
     refuse(
         arrival.request.id,
         make_error(ErrorCode::kUnavailable,
@@ -93,7 +94,7 @@ void Fleet::take_out(ReplicaFailure failure) {
     held.at.reset();  // any group may hold it, because runs of neighbours have gaps now
   }
   attempts_.held_anywhere();
-  if (succession_.replace_failed(now_ns)) {
+  if (succession_.replace_failed(failure, now_ns)) {
     advance_succession(now_ns);
     return;
   }

@@ -22,15 +22,7 @@ void Fleet::keep_waiting(Arrival& arrival, std::optional<ReplicaId> at, TimeNs n
 void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
   const HeldRequest held = std::move(held_[index]);
   held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
-  Finished finished{.request = held.asks().id, .reason = reason};
-  finished.usage.prompt_tokens = static_cast<int>(held.prompt_tokens());
-  finished.times = {.arrived_ns = held.arrived_ns};
-  if (held.moved) {
-    finished.usage = held.moved->sequence->usage;
-    finished.usage.output_at = held.moved->live.drawn_before;
-    finished.times = held.moved->live.times;
-  }
-  finished.times.finished_ns = now_ns;
+  Finished finished = held.ended(reason, now_ns);
   if (reason == FinishReason::kFailed) {
     bool some_serve = false;
     for (std::size_t i = 0; i < stations_.size(); ++i) {
@@ -99,12 +91,14 @@ void Fleet::count_failures(TimeNs now_ns) {
   attempts_.forget_ended(grouping_);
 }
 
-// Hands held requests over, and forms a group for the first one that needs one.
+// Hands held requests over, and forms a group for the first one that needs one, unless all wait for
+// other devices.
 void Fleet::serve_held(TimeNs now_ns) {
   bool look_again = true;
   while (look_again) {
     const auto too_long = hand_over_held(now_ns);
-    look_again = too_long && attempts_.may_ask(now_ns) && form_group(*too_long, now_ns);
+    look_again = too_long && !succession_.is_awaited() && attempts_.may_ask(now_ns) &&
+                 form_group(*too_long, now_ns);
   }
 }
 

@@ -1,5 +1,8 @@
-// Another executor takes the place of a fleet's only replica, with its requests.
+// Another executor takes the place of a fleet's only replica, with its requests, also of one whose
+// devices have failed.
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "fleet/fleet.h"
@@ -13,16 +16,37 @@ Status Fleet::succeed(const Member& by, ReplicaId as, TimeNs now_ns) {
                       "other devices take over only from a replica that is alone and joins no "
                       "other: load a second copy");
   }
-  if (!stations_.front().failure.empty() || succession_.running()) {
+  if (succession_.running()) {
     return make_error(ErrorCode::kUnavailable, "replica 0 {}", why_not(ReplicaId{0}));
   }
   Member next = by;
   if (next.engine.morph) {
     next.engine.morph->weighed = weighs(grouping_.config());
   }
+  if (!stations_.front().failure.empty()) {
+    succession_.replace(next, grouping_.mend(ReplicaId{0}), now_ns);
+    advance_succession(now_ns);
+    regroup(now_ns);  // which serves what waits
+    return {};
+  }
   Status begun = succession_.begin(next, as, now_ns);
   advance_succession(now_ns);
   return begun;
+}
+
+void Fleet::hold(std::vector<HeldRequest> requests, TimeNs now_ns) {
+  std::move(requests.begin(), requests.end(), std::back_inserter(held_));
+  regroup(now_ns);  // which serves them
+}
+
+std::vector<HeldRequest> Fleet::take_held() {
+  std::vector<HeldRequest> taken;
+  for (HeldRequest& held : std::exchange(held_, {})) {
+    taken.push_back({.request = std::move(held.request),
+                     .arrived_ns = held.arrived_ns,
+                     .moved = std::move(held.moved)});
+  }
+  return taken;
 }
 
 void Fleet::call_off_succession(TimeNs now_ns) {

@@ -46,6 +46,9 @@ class Grouping {
   // called once the engines of engines_of() have given up their requests, and followed by
   // advance().
   void fail(ReplicaFailure failure);
+  // A replica that is in no group has other devices, which work. Returns why it was out of service.
+  // Must be followed by advance().
+  ReplicaFailure mend(ReplicaId replica);
   // Returns the replicas whose engines depend on this replica's devices.
   std::vector<ReplicaId> engines_of(ReplicaId replica) const;
   // Returns the replicas whose devices this replica's engine depends on.

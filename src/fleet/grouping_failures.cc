@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "fleet/grouping.h"
 
 namespace protean {
@@ -68,6 +69,17 @@ void Grouping::fail(ReplicaFailure failure) {
       running->break_up(reason);
     }
   }
+}
+
+ReplicaFailure Grouping::mend(ReplicaId replica) {
+  const auto found = std::ranges::find(status_.failed, replica,
+                                       [](const auto& failure) { return failure.replica; });
+  check(found != status_.failed.end(), "a replica that is mended was out of service");
+  ReplicaFailure failure = std::move(*found);
+  status_.failed.erase(found);
+  told_at_rest_ = false;
+  at_rest_ = false;
+  return failure;
 }
 
 // Makes the groups in which these replicas are, or which they become by a change that goes on, the

@@ -85,7 +85,7 @@ std::optional<TimeNs> Grouping::next_deadline_ns() const {
 }
 
 std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
-  const bool tells = config_.devices != nullptr || !status_.failed.empty();
+  const bool tells = config_.devices != nullptr || !status_.failed.empty() || !told_.empty();
   if (!tells || (!busy() && told_at_rest_)) {
     return nullptr;
   }

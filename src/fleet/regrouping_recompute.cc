@@ -16,8 +16,8 @@
 namespace protean {
 namespace {
 
-// Returns the bytes that a link carries for a block of each home. Devices that receive KV of a layer
-// do so at the same time.
+// Returns the bytes that a link carries for a block of each home. Devices that receive KV of a
+// layer do so at the same time.
 std::vector<double> link_bytes(const ModelSpec& spec, Form form, const std::deque<MorphStep>& steps,
                                std::span<const Copy> homes) {
   std::vector<double> bytes(homes.size());
@@ -34,9 +34,9 @@ std::vector<double> link_bytes(const ModelSpec& spec, Form form, const std::dequ
         std::vector<std::int64_t> live(homes.size());
         live[home] = 1;
         const auto of_home = received(live);
-        bytes[home] += static_cast<double>(
-                           std::accumulate(of_home.begin(), of_home.end(), std::int64_t{0})) /
-                       static_cast<double>(receivers);
+        bytes[home] +=
+            static_cast<double>(std::accumulate(of_home.begin(), of_home.end(), std::int64_t{0})) /
+            static_cast<double>(receivers);
       }
     }
     form = after(std::move(form), step);

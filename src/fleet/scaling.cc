@@ -132,4 +132,17 @@ TimeNs HeldRequest::expires_ns() const {
   return first_ns < 0 ? finish_ns : finish_ns < 0 ? first_ns : std::min(first_ns, finish_ns);
 }
 
+Finished HeldRequest::ended(FinishReason reason, TimeNs now_ns) const {
+  Finished finished{.request = asks().id, .reason = reason};
+  finished.usage.prompt_tokens = static_cast<int>(prompt_tokens());
+  finished.times = {.arrived_ns = arrived_ns};
+  if (moved) {
+    finished.usage = moved->sequence->usage;
+    finished.usage.output_at = moved->live.drawn_before;
+    finished.times = moved->live.times;
+  }
+  finished.times.finished_ns = now_ns;
+  return finished;
+}
+
 }  // namespace protean

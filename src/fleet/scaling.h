@@ -15,6 +15,7 @@
 #include "contract/groups.h"
 #include "contract/request.h"
 #include "engine/live_request.h"
+#include "ports/token_sink.h"
 
 namespace protean {
 
@@ -76,7 +77,7 @@ bool is_closing(const ScaleCandidate& candidate);
 bool may_scale_down(const ScaleCandidate& candidate);
 
 // A request that was accepted and is in no replica. It waits for a group that can hold it, or its
-// replica's devices have failed.
+// replica's devices have failed and it waits for others.
 struct HeldRequest {
   Request request;
   TimeNs arrived_ns = 0;
@@ -93,6 +94,8 @@ struct HeldRequest {
   }
   // The time at which it ends without having begun; negative: never.
   TimeNs expires_ns() const;
+  // Returns its end, without a failure.
+  Finished ended(FinishReason reason, TimeNs now_ns) const;
 };
 
 }  // namespace protean

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <variant>
 
 #include "base/check.h"
@@ -40,6 +41,7 @@ Status Succession::begin(const Member& by, ReplicaId as, TimeNs now_ns) {
   stage_ = Stage::kSettling;
   rounds_ = 0;
   called_off_ = false;
+  failed_.reset();
   former().hold_form(true);
   former().call_off_morph("its requests go on in another form", now_ns);
   advance(now_ns);
@@ -204,13 +206,21 @@ void Succession::hand_over(TimeNs now_ns) {
   install(std::move(state), now_ns);
 }
 
-bool Succession::replace_failed(TimeNs now_ns) {
+bool Succession::replace_failed(const ReplicaFailure& failure, TimeNs now_ns) {
   if (!running() || called_off_) {
     return false;
   }
   copy_ = {};  // the engine has taken its blocks back
+  failed_ = failure;
   install(former().counters(), now_ns);
   return true;
+}
+
+void Succession::replace(const Member& by, ReplicaFailure failure, TimeNs now_ns) {
+  check(!running(), "one succession at a time");
+  by_ = by;
+  failed_ = std::move(failure);
+  install(former().counters(), now_ns);
 }
 
 // Makes the engine that succeeds, which takes the state.
@@ -245,6 +255,7 @@ void Succession::end(Status how) {
 }
 
 void Succession::fail_devices(const std::string& why, TimeNs now_ns) {
+  failed_ = ReplicaFailure{as_, now_ns, why, by_.executor->failing_devices()};
   by_.executor->give_up();
   fail(make_error(ErrorCode::kUnavailable, "what was to take over {}", why), now_ns);
 }

@@ -11,6 +11,7 @@
 #include "base/replica_id.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "contract/groups.h"
 #include "contract/morph.h"
 #include "fleet/copied_blocks.h"
 #include "fleet/station.h"
@@ -28,6 +29,7 @@ namespace protean {
 // counters and cached blocks, and steps go on there. If its KV has fewer blocks, the last sequences
 // are computed again. Cached blocks go over if the weights' precisions stay the same (invariant 5).
 // Until the switch, nothing has changed for the former engine but that its form is held.
+// If the former executor's devices have failed, all requests are computed again.
 // Single-threaded; all that it refers to must outlive it.
 class Succession {
  public:
@@ -49,7 +51,14 @@ class Succession {
   void advance(TimeNs now_ns);
   // The former's devices have failed, and its engine has given up its requests, which are to be
   // adopted afterwards. Returns false if nothing succeeds it.
-  bool replace_failed(TimeNs now_ns);
+  bool replace_failed(const ReplicaFailure& failure, TimeNs now_ns);
+  // The same for devices that failed before. Must not be running.
+  void replace(const Member& by, ReplicaFailure failure, TimeNs now_ns);
+
+  // Says whether another executor is to succeed one whose devices have failed.
+  void await(bool awaits) { awaits_ = awaits; }
+  // Returns true if the devices of a fleet's only replica have failed and others are to come.
+  bool is_awaited() const { return awaits_ && stations_.size() == 1 && !station().failure.empty(); }
 
   // The fleet has seen no event for `idle_ns`. Ends if the devices that copy are late.
   void watch(TimeNs idle_ns, TimeNs now_ns);
@@ -58,6 +67,9 @@ class Succession {
 
   bool running() const { return stage_ != Stage::kNone; }
   std::optional<Status> take_ended() { return std::exchange(ended_, std::nullopt); }
+  // Returns the failure of devices that has ended the latest succession, once: of the former's if
+  // it ended well, else of those that were to succeed.
+  std::optional<ReplicaFailure> take_failed() { return std::exchange(failed_, std::nullopt); }
   // Returns the timeout of the devices that have succeeded, once.
   std::optional<TimeNs> take_timeout_ns() { return std::exchange(timeout_ns_, std::nullopt); }
 
@@ -97,7 +109,9 @@ class Succession {
   } copy_;
   std::uint64_t copies_total_ = 0;
   bool called_off_ = false;
+  bool awaits_ = false;
   std::optional<Status> ended_;
+  std::optional<ReplicaFailure> failed_;
   std::optional<TimeNs> timeout_ns_;
 };
 

@@ -54,6 +54,7 @@ class SuccessionDevice : public Executor {
     }
     work.clear();
   }
+  std::vector<int> failing_devices() const override { return {0}; }
   void copy_in(CopyIn copy) {
     largest_copy = std::max(largest_copy, copy.blocks.size());
     for (const BlockMove& move : copy.blocks) {

@@ -182,6 +182,10 @@ TEST(Succession, TheFormerGoesOnIfTheOtherFailsOrIsNotWantedAnyMore) {
       ASSERT_TRUE(scene.ended.has_value());
       EXPECT_FALSE(scene.ended->ok());
       EXPECT_EQ(other.tokens + scene.switches, 0);
+      const auto failure = scene.fleet->take_failed();
+      ASSERT_EQ(failure.has_value(), fails);
+      EXPECT_EQ(fails ? failure->devices : std::vector{0}, std::vector{0});
+      EXPECT_EQ(fails ? failure->replica : ReplicaId{1}, ReplicaId{1});
       scene.ended.reset();
       ASSERT_TRUE(scene.succeed({}).ok()) << "it may be tried again";
       scene.settle();
@@ -209,6 +213,9 @@ TEST(Succession, DevicesThatHangInACopyAreGivenUp) {
   ASSERT_TRUE(scene.ended.has_value());
   EXPECT_NE(scene.ended->error().message.find("has not answered for 10 s"), std::string::npos);
   EXPECT_TRUE(scene.next().given_up);
+  const auto failure = scene.fleet->take_failed();
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->why, "has not answered for 10 s");
   scene.settle();
   scene.expect_all_answered();
 }
@@ -226,6 +233,10 @@ TEST(Succession, IfTheFormerFailsItsRequestsAreComputedAgain) {
     EXPECT_TRUE(former.given_up);
     ASSERT_TRUE(scene.ended.has_value());
     EXPECT_TRUE(scene.ended->ok());
+    const auto failure = scene.fleet->take_failed();
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->replica, ReplicaId{0}) << "the former's devices have failed";
+    EXPECT_EQ(failure->why, "has lost memory");
     scene.arrive(5, 20, 5);
     scene.settle();
     scene.expect_all_answered();
@@ -277,8 +288,6 @@ TEST(Succession, OnlyOneReplicaAloneIsSucceeded) {
   ASSERT_TRUE(scene.succeeds());
   EXPECT_FALSE(scene.fleet->succeed(other.member_of({}), ReplicaId{1}, 1).ok()) << "one at a time";
   scene.settle();
-  scene.send(DevicesFailed{"has lost memory"}, ReplicaId{0});
-  EXPECT_FALSE(scene.fleet->succeed(other.member_of({}), ReplicaId{1}, 1).ok());
 }
 
 // Random arrivals, cancels, forms, failures and successions between executors of different sizes:
@@ -301,6 +310,7 @@ TEST(Succession, AtRandomMomentsNoTokenChanges) {
                         .morphs = seed % 2 == 0};
     };
     SuccessionScene scene(some());
+    scene.fleet->await_successor(true);
     for (int event = 0; event < 1'500; ++event) {
       const int dice = below(100);
       if (dice < 5) {
@@ -311,8 +321,9 @@ TEST(Succession, AtRandomMomentsNoTokenChanges) {
       } else if (dice < 8 && !scene.succeeds()) {
         scene.ended.reset();
         (void)scene.succeed(some());
-      } else if (dice < 9 && scene.succeeds() && below(3) == 0) {
-        scene.send(DevicesFailed{"has lost memory"}, ReplicaId{below(2)});
+      } else if (dice < 9 && below(scene.succeeds() ? 3 : 12) == 0) {
+        const int victim = scene.succeeds() ? below(2) : 0;
+        scene.send(DevicesFailed{"has lost memory"}, ReplicaId{victim});
         ++failures;
       } else if (dice < 10) {
         scene.send(WantForm{1, {.kv_blocks = 50 + below(60)}}, ReplicaId{0});
@@ -321,6 +332,10 @@ TEST(Succession, AtRandomMomentsNoTokenChanges) {
       } else {
         scene.fill();
       }
+    }
+    if (scene.now().given_up) {
+      scene.ended.reset();
+      ASSERT_TRUE(scene.succeed(some()).ok());
     }
     scene.settle();
     scene.expect_all_answered();

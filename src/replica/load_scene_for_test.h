@@ -203,10 +203,29 @@ struct FleetLoad {
   // No request follows those that were sent.
   void enough() { count_ = sent_; }
   std::int64_t traded_bytes() const { return replicas_->traded_bytes(); }
-  // Has the model served as these options say. Requests go on meanwhile.
-  Status succeed(const ReplicaOptions& options) {
-    auto loaded = load_workers(options, {*checkpoint_});
-    return loaded.ok() ? replicas_->succeed(*std::move(loaded)) : loaded.error();
+  // Has the model served as these options say. Requests go on meanwhile. `loaded` is called once
+  // the other workers are.
+  Status succeed(const ReplicaOptions& options) { return take_over(options).how; }
+  Succeeded take_over(const ReplicaOptions& options, const std::function<void()>& loaded = {}) {
+    auto workers = load_workers(options, {*checkpoint_});
+    if (!workers.ok()) {
+      return {workers.error(), {}};
+    }
+    if (loaded) {
+      loaded();
+    }
+    return replicas_->succeed(*std::move(workers));
+  }
+  // If devices fail, requests wait for replace() from now on.
+  void await_others() { replicas_->await_successor(true); }
+  // Unloads the model, and loads it as these options say, where its requests go on.
+  void replace(const ReplicaOptions& options) {
+    std::vector<HeldRequest> held = replicas_->end();
+    replicas_.reset();
+    inbox.reopen();
+    replicas_ = Replicas::start(options, {*checkpoint_}, inbox, outputs).value();
+    await_others();
+    replicas_->take_in(std::move(held));
   }
 
   Inbox inbox{1024};

@@ -56,8 +56,15 @@ Replicas::Replicas(const ReplicaOptions& options, const ModelSpec& spec, LoadedW
 }
 
 Replicas::~Replicas() {
+  if (thread_.joinable()) {
+    (void)end();
+  }
+}
+
+std::vector<HeldRequest> Replicas::end() {
   inbox_.close();
   thread_.join();
+  return fleet_.take_held();
 }
 
 // Passes outputs on, tells other models what this one needs, and lets the devices of a replica
@@ -90,7 +97,7 @@ void Replicas::run() {
     if (events.empty()) {
       return;
     }
-    begin_succession();
+    take_asked();
     for (Event& event : events) {
       handle(std::move(event));
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "contract/groups.h"
 #include "fleet/fleet.h"
 #include "ports/event.h"
 #include "ports/kv_exchange.h"
@@ -18,11 +19,18 @@
 
 namespace protean {
 
+// How workers took the place of others, or why they did not.
+struct Succeeded {
+  Status how;
+  // Devices that failed meanwhile: of the former workers if it went well, else of the others.
+  std::optional<ReplicaFailure> failed;
+};
+
 // Workers that are to take the place of those that serve.
 struct HandOver {
   // How it has ended, and the workers that do not serve any more or never will.
   struct Ended {
-    Status how;
+    Succeeded how;
     LoadedWorkers left;
   };
 
@@ -48,9 +56,18 @@ class Replicas : private TokenSink, private KvExchange {
   // them or other weights of the same model: its requests go on there with their KV, between two
   // steps. Returns when that has happened and the memory of the former worker is free again, which
   // is freed at low priority, or with the reason why the former worker serves on. The KV of both
-  // has the same precision and the same size of blocks. One thread calls this, traded_bytes() and
-  // the destructor.
-  Status succeed(LoadedWorkers by);
+  // has the same precision and the same size of blocks. If the devices of the former worker have
+  // failed, requests are computed again. One thread calls this, what follows and the destructor.
+  Succeeded succeed(LoadedWorkers by);
+
+  // Says whether requests wait if the devices of the only replica fail, for succeed() or end(). If
+  // they need not wait any more, they end.
+  void await_successor(bool awaits);
+  // Ends the thread of the engines, and returns the requests that wait, for take_in() of other
+  // replicas of the model. Nothing may be called after it but the destructor.
+  std::vector<HeldRequest> end();
+  // Takes requests that were accepted before. They come before those that are in the inbox.
+  void take_in(std::vector<HeldRequest> requests);
 
   // Returns the bytes of pages that have memory, if the model trades memory with others; otherwise
   // 0.
@@ -63,6 +80,7 @@ class Replicas : private TokenSink, private KvExchange {
            TokenSink& sink);
   void run();
   void handle(Event event);
+  void take_asked();
   void begin_succession();
   void look_at_succession();
   void end_succession(const Status& how);
@@ -82,8 +100,14 @@ class Replicas : private TokenSink, private KvExchange {
   LoadedWorkers serving_;
   std::optional<HandOver> succession_;  // under way, on the fleet's thread
   Fleet fleet_;
+  // What other threads ask of the fleet's.
+  struct Asked {
+    std::optional<HandOver> hand_over;
+    std::vector<HeldRequest> requests;
+    bool awaits_successor = false;
+  };
   std::mutex mutex_;
-  std::optional<HandOver> asked_;  // guarded by the mutex
+  Asked asked_;  // guarded by the mutex
   std::thread thread_;
 };
 

@@ -1,5 +1,8 @@
-// How a worker takes the place of the one that serves (Replicas::succeed).
+// How a worker takes the place of the one that serves (Replicas::succeed), and how requests come
+// from replicas that have ended.
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -33,19 +36,35 @@ bool concerns_engine(const Event& event) {
 
 }  // namespace
 
-Status Replicas::succeed(LoadedWorkers by) {
+Succeeded Replicas::succeed(LoadedWorkers by) {
   std::future<HandOver::Ended> ended;
   {
     const std::lock_guard lock(mutex_);
-    asked_.emplace();
-    asked_->by = std::move(by);
-    ended = asked_->ended.get_future();
+    HandOver& asked = asked_.hand_over.emplace();
+    asked.by = std::move(by);
+    ended = asked.ended.get_future();
   }
   inbox_.push({steady_now_ns(), Tick{}, {}});
   HandOver::Ended as = ended.get();
   std::optional<LoadedWorkers> left(std::move(as.left));
   cpu::run_at_low_priority([&] { left.reset(); });  // while steps of the others go on
   return as.how;
+}
+
+void Replicas::await_successor(bool awaits) {
+  {
+    const std::lock_guard lock(mutex_);
+    asked_.awaits_successor = awaits;
+  }
+  inbox_.push({steady_now_ns(), Tick{}, {}});
+}
+
+void Replicas::take_in(std::vector<HeldRequest> requests) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::move(requests.begin(), requests.end(), std::back_inserter(asked_.requests));
+  }
+  inbox_.push({steady_now_ns(), Tick{}, {}});
 }
 
 // Events of workers are told apart by the numbers of the workers, since those of former ones may
@@ -76,15 +95,26 @@ void Replicas::look_at_succession() {
   }
 }
 
-void Replicas::begin_succession() {
+// Does what other threads have asked for. Each has sent an event afterwards.
+void Replicas::take_asked() {
+  std::optional<HandOver> hand_over;
+  std::vector<HeldRequest> requests;
   {
     const std::lock_guard lock(mutex_);
-    if (!asked_) {
-      return;
-    }
-    succession_ = std::move(asked_);
-    asked_.reset();
+    hand_over = std::exchange(asked_.hand_over, std::nullopt);
+    requests = std::exchange(asked_.requests, {});
+    fleet_.await_successor(asked_.awaits_successor);
   }
+  if (!requests.empty()) {
+    fleet_.hold(std::move(requests), steady_now_ns());
+  }
+  if (hand_over) {
+    succession_ = std::move(hand_over);
+    begin_succession();
+  }
+}
+
+void Replicas::begin_succession() {
   LoadedWorkers& by = succession_->by;
   by.first = numbers_++;
   by.workers->tell(inbox_, by.first);
@@ -120,7 +150,7 @@ void Replicas::end_succession(const Status& how) {
       serving_.workers->stay();
     }
   }
-  ended.ended.set_value({how, std::move(left)});
+  ended.ended.set_value({{how, fleet_.take_failed()}, std::move(left)});
 }
 
 // Returns the workers that a fleet knows by this replica's id.

@@ -41,6 +41,7 @@ void EngineInbox::fall_asleep() {
 }
 
 void EngineInbox::fell_asleep() {
+  unloaded_ns_ = clock_();
   become(Residence::kAsleep);
   if (std::exchange(wanted_, false) || !kept_.empty()) {
     wake();

@@ -28,6 +28,8 @@ class EngineInbox {
   void use() { used_ns_ = clock_(); }
   // When something was last sent to the engines, or use() was called.
   TimeNs used_ns() const { return used_ns_; }
+  // When the engines were last unloaded; 0: they never were.
+  TimeNs unloaded_ns() const { return unloaded_ns_; }
 
   Residence residence() const { return residence_; }
   void fall_asleep();  // from awake
@@ -55,6 +57,7 @@ class EngineInbox {
   BoundedQueue<Event>& inbox_;
   const Clock clock_;
   TimeNs used_ns_;
+  TimeNs unloaded_ns_ = 0;
   Residence residence_ = Residence::kAwake;
   std::vector<Event> kept_;
   bool wanted_ = false;  // to wake as soon as the engines are unloaded

@@ -93,11 +93,13 @@ struct IntentPlan {
 
 // How a model comes to another configuration: its engine morphs to it, in place; or the model is
 // loaded once more, and then either takes over all requests with their KV, or serves new requests
-// as a second copy.
+// as a second copy; or its devices have failed, and it is unloaded, and loaded on others, where its
+// requests are computed again.
 struct ConfigurationChange {
   std::optional<FormWish> in_place;  // nothing: it is loaded once more
   std::string why;
-  bool hands_over = false;  // requests go on in what is loaded
+  bool hands_over = false;   // requests go on in what is loaded
+  bool placed_anew = false;  // its devices have failed
 };
 
 // The loads of which estimates are shown: all for which these numbers hold, of which 0 is any.
@@ -171,9 +173,11 @@ class ModelLoader {
   // No engine has requests any more, see Server::quiet(). Called on the io thread.
   virtual void requests_ended() {}
   // The model's only replica is out of service. Unloads it and tells the server that it sleeps.
-  // From then on nothing is placed on the devices that failed, and what waits for the model waits
-  // for replace(), which is to place it anew.
+  // From then on nothing is placed on the devices that failed, and the model's requests, begun or
+  // not, wait for replace(), which is to place it anew.
   virtual void lose(std::size_t /*model*/, const ReplicaFailure& /*failure*/) {}
+  // The model takes no more requests. If its devices fail, or have failed, its requests end.
+  virtual void leaves(std::size_t /*model*/) {}
   // Unloads a model that never comes back.
   virtual void remove(std::size_t model) = 0;
 };

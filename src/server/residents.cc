@@ -91,6 +91,7 @@ void Residents::start(ModelLoader* loader) {
 }
 
 void Residents::stop() {
+  stopped_ = true;
   timer_.cancel();
   load_timer_.cancel();
 }
@@ -119,9 +120,9 @@ bool Residents::put_to_sleep(Service& service) {
   return true;
 }
 
-void Residents::woke(std::size_t model, const Status& loaded) {
+void Residents::woke(std::size_t model, const Status& loaded, const std::vector<Finished>& ended) {
   if (hosts_.at(model) != nullptr) {  // else it was removed meanwhile
-    hosts_[model]->service.woke(loaded);
+    hosts_[model]->service.woke(loaded, ended);
   }
   end_load(model, loaded);
   look();
@@ -282,7 +283,8 @@ Checked<std::string> Residents::remove(Service& service) {
                                            name)};
   }
   const std::size_t place = place_of(service);
-  if (change_to_take_back(place) != nullptr) {
+  const IntentChange* const change = change_to_take_back(place);
+  if (change != nullptr && !change->how.placed_anew) {  // else its requests wait for that
     loader_->take_back_replacement(place);
   }
   if (profile_at(place) != nullptr) {
@@ -293,6 +295,7 @@ Checked<std::string> Residents::remove(Service& service) {
   moves_.erase(name);
   profiles_.erase(name);
   service.leave();
+  loader_->leaves(place);
   leaving_.push_back(place);
   look();
   return name;

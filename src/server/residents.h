@@ -20,7 +20,8 @@ namespace protean {
 
 // A change of a model's intent, from when it is asked for. The model's engine morphs to the
 // configuration that a plan chooses, or hands its requests over to one that is loaded in it, or the
-// model is opened in it and takes new requests; those begun before end where they began.
+// model is opened in it and takes new requests; those begun before end where they began. A model
+// whose devices have failed is planned anew for the same intent.
 struct IntentChange {
   enum class State {
     kPlanning,
@@ -34,12 +35,14 @@ struct IntentChange {
   IntentWish wish;
   State state = State::kPlanning;
   std::size_t former = 0;               // the place of the model that is replaced
-  std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed
+  std::optional<std::size_t> follower;  // the place of what is loaded when `former` is removed, or
+                                        // that of `former` if it is loaded on other devices
   JobProgress progress;                 // of planning or loading
   IntentPlan plan;                      // empty until it is planned
   ConfigurationChange how;              // empty until it is known
   bool morphs = false;                  // the engine has begun to
-  bool taken_back = false;              // by an operator
+  bool taken_back = false;              // by an operator, or as it gives way
+  bool gives_way = false;               // to another one for its wish: devices of `former` failed
   std::string error;                    // of kFailed
   TimeNs began_ns = 0;
   TimeNs ended_ns = 0;
@@ -130,7 +133,7 @@ class Residents {
 
   // The loader has done what it was asked for, or is on the way.
   void fell_asleep(std::size_t model) { hosts_.at(model)->service.fell_asleep(); }
-  void woke(std::size_t model, const Status& loaded);
+  void woke(std::size_t model, const Status& loaded, const std::vector<Finished>& ended = {});
   void loaded(std::size_t model, double seconds);
   void deploying(const std::string& name, const JobProgress& progress);
   // A model that is not loaded sleeps.
@@ -163,6 +166,7 @@ class Residents {
   void morph(std::size_t model, const FormWish& wish);
   void look_at_morphs();
   void look_at_failures();
+  std::optional<IntentWish> wish_to_place_anew(std::size_t place);
   ProfileJob* profile_at(std::size_t model);
   void end(IntentChange& change, const Status& how);
   void load_after(IntentChange& change, std::size_t place);
@@ -183,6 +187,7 @@ class Residents {
   boost::asio::steady_timer timer_;
   boost::asio::steady_timer load_timer_;
   ModelLoader* loader_ = nullptr;
+  bool stopped_ = false;
 };
 
 }  // namespace protean

@@ -1,5 +1,7 @@
 // How models leave devices that have failed.
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 
@@ -7,30 +9,53 @@
 
 namespace protean {
 
-// Has models with an intent placed anew whose devices have failed. A second copy that is being
-// loaded takes the model's place anyway, and is looked at then.
-void Residents::look_at_failures() {
-  if (models_.state() != ServerState::kReady) {
-    return;
+// Returns the intent for which a model with failed devices is to be planned anew; nothing if a
+// change of its intent must end first. One that has not begun to change what serves is taken back:
+// it may have planned with these devices.
+std::optional<IntentWish> Residents::wish_to_place_anew(std::size_t place) {
+  const auto found = changes_.find(hosts_[place]->service.model().names.front());
+  if (found == changes_.end() || found->second.former != place) {
+    return IntentWish{.intent = hosts_[place]->intent};
   }
+  IntentChange& change = found->second;
+  IntentWish wish = change.wish;
+  wish.move.reset();
+  if (change_of(place) == nullptr) {
+    return std::exchange(change.gives_way, false) ? wish
+                                                  : IntentWish{.intent = hosts_[place]->intent};
+  }
+  if (change.state == IntentChange::State::kMorphing) {
+    loader_->forget_replacement(place);
+    return wish;
+  }
+  if (!std::exchange(change.taken_back, true)) {
+    change.gives_way = true;
+    loader_->take_back_replacement(place);
+  }
+  return std::nullopt;
+}
+
+// Has models with an intent placed anew whose devices have failed. Their requests wait for that.
+void Residents::look_at_failures() {
   for (Service* const service : models_.services()) {
     const std::size_t place = place_of(*service);
     const ReplicaFailure* const failure = service->failure();
-    std::string intent = hosts_[place]->intent;
-    IntentChange* const change = change_of(place);
-    const bool morphs = change != nullptr && change->state == IntentChange::State::kMorphing;
-    if (failure == nullptr || intent.empty() || service->residence() != Residence::kAwake ||
-        (change != nullptr && !morphs)) {
+    if (failure == nullptr || hosts_[place]->intent.empty() ||
+        service->residence() != Residence::kAwake) {
       continue;
     }
-    if (morphs) {
-      intent = change->wish.intent;
-      loader_->forget_replacement(place);
+    auto wish = wish_to_place_anew(place);
+    if (!wish) {
+      continue;
     }
     service->on_wanted = [this, place] { loader_->load(place); };
     service->fall_asleep();
+    service->wake();  // as soon as it has a place
     loader_->lose(place, *failure);
-    begin_change(*service, {.intent = std::move(intent)});
+    begin_change(*service, *std::move(wish));
+    change_of(place)->how = {.in_place = std::nullopt,
+                             .why = fmt::format("a device {}", failure->why),
+                             .placed_anew = true};
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "server/residents.h"
 #include "server/test_scenes/residents_for_test.h"
@@ -18,47 +20,151 @@ struct LostDevicesTest : ResidentsTest {
   }
 };
 
-TEST_F(LostDevicesTest, AModelWithAnIntentIsPlacedAnewAndNewRequestsWaitForThat) {
+TEST_F(LostDevicesTest, AModelWithAnIntentIsPlacedAnewAndItsRequestsWaitForThat) {
   serve_for_an_intent();
+  begin();
   lose_devices();
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-cost"}));
   EXPECT_EQ(loader.why, "has lost memory");
   EXPECT_EQ(serving().residence(), Residence::kFallingAsleep);
+  EXPECT_EQ(change("way"), "placed anew");
+  EXPECT_EQ(change("way_why"), "a device has lost memory");
+  EXPECT_TRUE(residents.models().in_service()) << "its requests are answered";
   residents.fell_asleep(0);
+  EXPECT_EQ(loader.take(), Asked{"load 0"}) << "once it has a place";
+  EXPECT_EQ(serving().residence(), Residence::kWaking);
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), Asked{}) << "once is enough";
 
   begin();
-  EXPECT_EQ(loader.take(), Asked{"load 0"});
+  residents.changes(0, {.why = "device 0 has lost memory", .placed_anew = true});
+  EXPECT_EQ(change(), "planning");
   residents.planned(0, {"TP 1 x PP 1, bf16, KV bf16", estimates});
-  residents.changes(0, {std::nullopt, "device 0 has lost memory"});
-  EXPECT_EQ(change("way_why"), "device 0 has lost memory");
+  EXPECT_EQ(change(), "loading");
   residents.succeeded(0, serving().model());
-  EXPECT_EQ(change(), "done");
-  EXPECT_EQ(serving().outstanding(), 1);
+  EXPECT_EQ(change(), "loading");
+  EXPECT_TRUE(std::holds_alternative<ApiError>(residents.take_back_intent(serving())));
+  EXPECT_EQ(serving().outstanding(), 2);
   residents.woke(0, {});
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(change("way"), "placed anew");
+  EXPECT_EQ(change("way_why"), "device 0 has lost memory");
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), Asked{}) << "its devices work";
   EXPECT_EQ(serving().residence(), Residence::kAwake);
+  EXPECT_EQ(end_all(first_inbox, serving()), 2U);
+}
+
+TEST_F(LostDevicesTest, AModelIsPlacedAnewWhileTheServerDrains) {
+  serve_for_an_intent();
+  begin();
+  residents.models().set_state(ServerState::kDraining);
+  lose_devices();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-cost"})) << "its requests end first";
+}
+
+TEST_F(LostDevicesTest, DevicesThatFailBeforeTheModelIsKnownToBeAwakeAreNotForgotten) {
+  serve_for_an_intent();
+  lose_devices(now_ns);
+  residents.look_at_loads();
+  residents.fell_asleep(0);
+  residents.succeeded(0, serving().model());
+  EXPECT_EQ(serving().failure(), nullptr);
+  now_ns += kNsPerS;
+  lose_devices(now_ns);  // of the new engines
+  residents.woke(0, {});
+  loader.take();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-cost"}));
+}
+
+TEST_F(LostDevicesTest, AChangeThatWasPlannedWithTheDevicesGivesWayToAPlanWithoutThem) {
+  serve_for_an_intent();
+  want(R"({"intent":"min-latency","batch":3})");
+  lose_devices();
+  residents.look_at_loads();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-latency", "take back replace 0"}));
+  EXPECT_EQ(serving().residence(), Residence::kAwake) << "that change may still end well";
+  residents.not_replaced(0, withdrawn());
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-latency"}));
+  EXPECT_EQ(loader.wanted[0], 3);
+  EXPECT_EQ(change("way"), "placed anew");
+}
+
+TEST_F(LostDevicesTest, EnginesThatTakeOverFromOnesThatHaveFailedPutTheModelBackInService) {
+  serve_for_an_intent();
+  begin();
+  want(R"({"intent":"min-latency"})");
+  hand_over();
+  lose_devices();
+  residents.look_at_loads();
+  serving().deliver({.groups = std::make_shared<GroupsStatus>()});
+  EXPECT_EQ(serving().failure(), nullptr);
+  EXPECT_EQ(serving().fleet().groups(), nullptr) << "one replica has no groups to show";
+  residents.succeeded(0, on_two_devices());
+  loader.take();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), Asked{});
+  EXPECT_EQ(change("way"), "handed over");
   EXPECT_EQ(end_all(first_inbox, serving()), 1U);
+}
+
+TEST_F(LostDevicesTest, AModelThatIsRemovedWhileItIsPlacedAnewEndsItsRequestsFirst) {
+  serve_for_an_intent();
+  deploy_other();
+  begin();
+  Service& removed = serving();
+  lose_devices();
+  residents.look_at_loads();
+  residents.fell_asleep(0);
+  loader.take();
+  residents.remove(removed);
+  EXPECT_EQ(loader.take(), Asked{}) << "it is loaded for them";
+  EXPECT_EQ(loader.left, std::vector<std::size_t>{0});
+  residents.woke(0, {});
+  EXPECT_EQ(end_all(first_inbox, removed), 1U);
 }
 
 TEST_F(LostDevicesTest, WithoutAPlaceRequestsEndWithTheReason) {
   serve_for_an_intent();
+  begin();
   lose_devices();
   residents.look_at_loads();
   residents.fell_asleep(0);
   begin();
   const Error none{ErrorCode::kUnavailable, "all devices (1) have failed"};
-  residents.woke(0, none);
+  Finished begun = finished(RequestId{1}, FinishReason::kFailed, 2);
+  begun.failure = none.message;
+  residents.woke(0, none, {begun});
   residents.not_replaced(0, none);
   EXPECT_EQ(serving().outstanding(), 0);
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_EQ(answers[0]->failure()->message, "the answer failed: all devices (1) have failed");
+  EXPECT_EQ(answers[1]->failure()->status, 503) << "it was not accepted before";
+  EXPECT_FALSE(residents.models().in_service());
   EXPECT_EQ(change(), "failed");
   EXPECT_EQ(change("error"), none.message);
   loader.take();
   want(R"({"intent":"min-memory"})");
   EXPECT_EQ(loader.take(), Asked{"replace 0 min-memory"}) << "an operator may try again";
+}
+
+TEST_F(LostDevicesTest, AChangeFailsIfTheModelCannotBeLoadedInItsPlace) {
+  serve_for_an_intent();
+  begin();
+  lose_devices();
+  residents.look_at_loads();
+  residents.fell_asleep(0);
+  residents.planned(0, {"TP 1 x PP 1, bf16, KV bf16", estimates});
+  residents.succeeded(0, serving().model());
+  residents.woke(0, make_error(ErrorCode::kExhausted, "no memory"));
+  EXPECT_EQ(change(), "failed");
+  EXPECT_EQ(change("error"), "no memory");
+  EXPECT_EQ(serving().outstanding(), 0);
 }
 
 TEST_F(LostDevicesTest, AMorphOfEnginesThatHaveFailedGivesWayToAPlanForItsIntent) {

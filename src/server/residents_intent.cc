@@ -114,7 +114,7 @@ void Residents::begin_change(Service& service, IntentWish wish) {
 }
 
 void Residents::watch_loads() {
-  if (loader_ == nullptr || models_.state() == ServerState::kDraining) {
+  if (loader_ == nullptr || stopped_) {
     return;
   }
   load_timer_.expires_after(kSample);
@@ -198,9 +198,10 @@ json::object Residents::intent_of(const Service& service) const {
     job["configuration"] = change.plan.configuration;
   }
   if (!change.how.why.empty()) {
-    job["way"] = change.how.in_place     ? "in place"
-                 : change.how.hands_over ? "handed over"
-                                         : "a second copy";
+    job["way"] = change.how.in_place      ? "in place"
+                 : change.how.hands_over  ? "handed over"
+                 : change.how.placed_anew ? "placed anew"
+                                          : "a second copy";
     job["way_why"] = change.how.why;
   }
   if (!change.error.empty()) {
@@ -286,7 +287,9 @@ void Residents::changes(std::size_t model, const ConfigurationChange& how) {
   } else if (change != nullptr) {
     change->how = how;
     change->morphs = false;
-    change->state = how.in_place ? IntentChange::State::kMorphing : IntentChange::State::kLoading;
+    if (!how.placed_anew) {  // which is known before it is planned
+      change->state = how.in_place ? IntentChange::State::kMorphing : IntentChange::State::kLoading;
+    }
     if (how.in_place) {
       morph(model, *how.in_place);
     }
@@ -354,20 +357,30 @@ void Residents::kept(std::size_t model) {
   }
 }
 
-// A change that is taken back at this moment is done all the same.
+// A change that is taken back at this moment is done all the same. A model that is placed anew is
+// to be loaded first.
 void Residents::succeeded(std::size_t model, const ServedModel& as) {
-  if (hosts_[model] != nullptr) {
-    hosts_[model]->service.become(as);
+  if (hosts_[model] == nullptr) {
+    return;
+  }
+  hosts_[model]->service.become(as);
+  IntentChange* const change = change_of(model);
+  if (change != nullptr && change->how.placed_anew) {
+    hosts_[model]->intent = change->wish.intent;
+    hosts_[model]->plan = change->plan;
+    change->follower = model;
+  } else {
     kept(model);
   }
 }
 
 void Residents::not_replaced(std::size_t model, const Error& error) {
   if (IntentChange* change = change_of(model)) {
-    log::write(
-        change->taken_back ? log::Level::kInfo : log::Level::kError,
-        fmt::format("{} is not served for {}: {}", hosts_[model]->service.model().names.front(),
-                    change->wish.intent, error.message));
+    log::write(change->taken_back ? log::Level::kInfo : log::Level::kError,
+               fmt::format("{} is not served for {}: {}",
+                           hosts_[model]->service.model().names.front(), change->wish.intent,
+                           change->gives_way ? "its devices have failed, so it is planned anew"
+                                             : error.message));
     end(*change, error);
   }
 }
@@ -399,6 +412,7 @@ void Residents::replaced(std::size_t model, std::shared_ptr<Host> by, bool loade
     load_after(*change, place);
   }
   former.leave();
+  loader_->leaves(model);
   leaving_.push_back(model);
   change->state = IntentChange::State::kDraining;
   look();

@@ -70,7 +70,7 @@ class Server::Impl {
   void run();
   void set_ready(ModelLoader* loader);
   void fell_asleep(std::size_t model);
-  void woke(std::size_t model, Status loaded);
+  void woke(std::size_t model, Status loaded, std::vector<Finished> ended);
   void stop();
   void reload_tls();
   std::shared_ptr<Host> host(HostedModel model);
@@ -279,8 +279,10 @@ void Server::Impl::fell_asleep(std::size_t model) {
   });
 }
 
-void Server::Impl::woke(std::size_t model, Status loaded) {
-  asio::post(io_, [this, model, loaded = std::move(loaded)] { residents_.woke(model, loaded); });
+void Server::Impl::woke(std::size_t model, Status loaded, std::vector<Finished> ended) {
+  asio::post(io_, [this, model, loaded = std::move(loaded), ended = std::move(ended)] {
+    residents_.woke(model, loaded, ended);
+  });
 }
 
 void Server::Impl::tell(std::function<void(Residents&)> what) {
@@ -447,8 +449,8 @@ std::optional<std::uint64_t> Server::quiet() const {
 void Server::fell_asleep(std::size_t model) {
   impl_->fell_asleep(model);
 }
-void Server::woke(std::size_t model, Status loaded) {
-  impl_->woke(model, std::move(loaded));
+void Server::woke(std::size_t model, Status loaded, std::vector<Finished> ended) {
+  impl_->woke(model, std::move(loaded), std::move(ended));
 }
 void Server::stop() {
   impl_->stop();

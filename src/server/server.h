@@ -89,9 +89,10 @@ class Server {
   void set_ready(ModelLoader* loader = nullptr);
   // Returns a number that grows when requests come; nothing while an engine has some.
   std::optional<std::uint64_t> quiet() const;
-  // The loader has unloaded a model, or loaded it, which may have failed.
+  // The loader has unloaded a model, or loaded it, which may have failed: then requests end that
+  // were accepted before it was unloaded.
   void fell_asleep(std::size_t model);
-  void woke(std::size_t model, Status loaded);
+  void woke(std::size_t model, Status loaded, std::vector<Finished> ended = {});
   // How long loading a model took last; 0 if it was never loaded.
   void loaded(std::size_t model, double seconds);
   // A further model is being deployed: its engines may emit into what host() returns. With

@@ -34,7 +34,7 @@ namespace json = boost::json;
 void log_failures(const GroupsStatus* before, const GroupsStatus& now) {
   for (std::size_t i = before == nullptr ? 0 : before->failed.size(); i < now.failed.size(); ++i) {
     const ReplicaFailure& failure = now.failed[i];
-    log::error("replica {} is out of service: it {}; its requests go on in other replicas, or end",
+    log::error("replica {} is out of service: it {}; its requests go on on other devices, or end",
                failure.replica.value, failure.why);
   }
   const std::int64_t known = before == nullptr ? 0 : before->failures_total;
@@ -205,7 +205,10 @@ void Service::deliver(const OutputBatch& batch) {
   }
   if (batch.groups != nullptr) {
     log_failures(fleet_.groups(), *batch.groups);
-    fleet_.groups(batch.groups);
+    // A replica that is alone tells of groups only if its devices fail, and then once more when
+    // others have taken their place.
+    const bool mended = failure() != nullptr && batch.groups->failed.empty();
+    fleet_.groups(mended ? nullptr : batch.groups);
     metrics_.groups(*batch.groups);
     feed_.serving(fleet_.serving());
   }

@@ -83,10 +83,10 @@ class Service {
   Residence residence() const { return engines_.residence(); }
   // Returns true if the model may sleep: it is awake and nothing waits for its engines.
   bool may_sleep() const;
-  // Returns true if all replicas are out of service, so that every request is refused.
+  // Returns true if all replicas are out of service and the model is not being loaded again.
   bool out_of_service() const;
-  // Returns why the model's only replica is out of service, which ends all requests at once; null
-  // if it serves, or if there are several.
+  // Returns why the model's only replica is out of service; null if it serves, or if there are
+  // several.
   const ReplicaFailure* failure() const;
   // Returns when the model is to sleep unless it is used before; nothing if it is not to.
   std::optional<TimeNs> sleep_due_ns() const;
@@ -100,7 +100,8 @@ class Service {
   // Begins to wake a model that sleeps, or is about to: calls on_wanted. One that is awake stays.
   void wake();
   // The engines are loaded, or an error says why they are not: then all that waits for them fails.
-  void woke(const Status& loaded);
+  // `ended` are the ends of requests that former engines had accepted.
+  void woke(const Status& loaded, const std::vector<Finished>& ended = {});
   // Shows in metrics how often the model was moved without an operator.
   void show_moves(int total) { metrics_.moves(total); }
   // Ends the streams to operators: the model is removed.
@@ -217,6 +218,7 @@ class Service {
   // Registers a wish and returns its id and the reply that answer_wish() gives.
   std::pair<std::uint64_t, std::shared_ptr<PendingReply>> new_wish();
   std::vector<std::pair<ReplicaId, FormWish>> standing_wishes() const;
+  bool have_all_failed() const;
   void forget_failure();
   void answer_wish(std::uint64_t wish, const Result<boost::json::object>& shown);
   void record(const Finished& finished, ReplicaId replica, const Live& live);

@@ -22,19 +22,25 @@ bool Service::may_sleep() const {
          wishes_.empty();
 }
 
-bool Service::out_of_service() const {
+bool Service::have_all_failed() const {
   const GroupsStatus* groups = fleet_.groups();
   return groups != nullptr && std::ssize(groups->failed) >= model_->replicas;
 }
 
-const ReplicaFailure* Service::failure() const {
-  return model_->replicas == 1 && out_of_service() ? &fleet_.groups()->failed.front() : nullptr;
+bool Service::out_of_service() const {
+  const bool comes_back =
+      residence() == Residence::kFallingAsleep || residence() == Residence::kWaking;
+  return have_all_failed() && !comes_back;
 }
 
-// The model has engines on devices that work. A replica that joins no other tells of its groups
-// only once it fails.
+const ReplicaFailure* Service::failure() const {
+  return model_->replicas == 1 && have_all_failed() ? &fleet_.groups()->failed.front() : nullptr;
+}
+
+// The model has engines on devices that work, unless these have failed since they were loaded. A
+// replica that joins no other tells of its groups only once it fails.
 void Service::forget_failure() {
-  if (failure() != nullptr) {
+  if (failure() != nullptr && failure()->at_ns <= engines_.unloaded_ns()) {
     fleet_.groups(nullptr);
     metrics_.groups({});
   }
@@ -140,7 +146,7 @@ void Service::fall_asleep() {
   engines_.fall_asleep();
 }
 
-void Service::woke(const Status& loaded) {
+void Service::woke(const Status& loaded, const std::vector<Finished>& ended) {
   if (loaded.ok()) {
     forget_failure();
     std::vector<Event> again;
@@ -162,7 +168,8 @@ void Service::woke(const Status& loaded) {
   const Error error{ErrorCode::kUnavailable,
                     "the model sleeps and cannot be loaded: " + loaded.error().message};
   OutputBatch failed{.at_ns = now_ns(), .observation = fleet_.seen(ReplicaId{0})};
-  for (const auto& [id, live] : live_) {
+  failed.outputs.assign(ended.begin(), ended.end());
+  for (const auto& [id, live] : live_) {  // those that have ended are gone by then
     failed.outputs.emplace_back(Refused{id, error});
   }
   deliver(failed);

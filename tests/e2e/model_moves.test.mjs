@@ -117,9 +117,34 @@ describe('--move-models auto in place', { skip: noMoves || (instrumented && 'PUT
   });
 });
 
+// Streams an answer. Returns its text, its end, and the tokens of prompt and answer; or the error that it ends with.
+async function stream(server, body, { onBegin = () => {}, signal } = {}) {
+  const reply = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body), signal });
+  if (reply.status !== 200) return { error: (await reply.json()).error.message };
+  const answer = { text: '' };
+  let begun = false;
+  let rest = '';
+  for await (const bytes of reply.body.pipeThrough(new TextDecoderStream())) {
+    const lines = (rest + bytes).split('\n');
+    rest = lines.pop();
+    for (const line of lines.filter((one) => one.startsWith('data: {'))) {
+      const { choices, usage, error } = JSON.parse(line.slice('data: '.length));
+      if (error) answer.error = error.message;
+      if (usage) answer.tokens = [usage.prompt_tokens, usage.completion_tokens];
+      if (choices?.length > 0) {
+        if (!begun) onBegin();
+        begun = true;
+        answer.text += choices[0].text;
+        answer.end = choices[0].finish_reason ?? answer.end;
+      }
+    }
+  }
+  return answer;
+}
+
 // With sanitizers, each plan takes half a minute.
 describe('a device that fails', { skip: instrumented }, () => {
-  it('takes no further models, and gives one with an intent to a device that is left', async () => {
+  it('takes no further models, and gives one with an intent to a device that is left, with its requests', async () => {
     const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, ...cache(), '--admin-port', '0', '--devices', '2',
       '--intent', 'min-device-hours', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
     try {
@@ -133,31 +158,55 @@ describe('a device that fails', { skip: instrumented }, () => {
         return { status: answer.status, text: choices?.[0].text, reason: error?.message };
       };
       const change = async () => (await (await fetch(`${admin}/admin/intent`)).json()).change;
+      const load = async () => (await (await fetch(`${server.url}/load`)).json()).server_load;
       const { text } = await ask();
-      // Asks until the loss is found and the plan that follows it has ended.
+      // More than run at once, so that some wait: greedy ones, seeded ones, and one with a grammar.
+      const schema = { type: 'object', properties: { name: { type: 'string', maxLength: 200 } }, required: ['name'] };
+      const asked = Array.from({ length: 12 }, (_, i) => ({ prompt: `Story ${i}. Once upon a time`, max_tokens: 400, stream: true, stream_options: { include_usage: true },
+        ...(i === 0 ? { temperature: 0, response_format: { type: 'json_schema', json_schema: { name: 'it', schema } } }
+          : { ignore_eos: true, ...(i % 3 === 0 ? { temperature: 1, seed: i, presence_penalty: 0.5 } : { temperature: 0 }) }) }));
+      const known = await Promise.all(asked.map((body) => stream(server, body)));
+      for (const { error, end, tokens } of known) assert.deepEqual([error, typeof end, tokens?.length], [undefined, 'string', 2]);
+      // Fails the device on which the streams run once all that have a place have begun. Returns the change and the answers.
       const lose = async (device) => {
+        let begun = 0;
+        let ended = 0;
+        const answers = asked.map((body) => stream(server, body, { onBegin: () => { ++begun; } }).finally(() => { ++ended; }));
+        const left = new AbortController();
+        const leaver = stream(server, asked[1], { signal: left.signal }).catch((error) => error.name);
+        await until(() => begun >= 6, () => server.log);
         loseMemory(server.process.pid);
-        return until(async () => {
-          const answer = await ask();
-          if (answer.status === 200) assert.equal(answer.text, text);
-          else assert.match(answer.reason, /failed|has lost memory/);
-          const now = await change();
-          return now?.way_why?.startsWith(`device ${device} `) && ['done', 'failed'].includes(now.state) ? now : now?.state === 'failed' && now;
+        const endedBefore = ended;
+        const whole = ask();
+        left.abort();
+        assert.equal(await leaver, 'AbortError');
+        const now = await until(async () => {
+          const latest = await change();
+          return latest?.way_why?.startsWith(`device ${device} `) && ['done', 'failed'].includes(latest.state) && latest;
         }, () => server.log);
+        assert.ok(endedBefore < asked.length, 'some run when the device fails');
+        return { now, answers: await Promise.all(answers), whole: await whole };
       };
-      const moved = await lose(0);
-      assert.deepEqual([moved.state, moved.way, moved.way_why], ['done', 'a second copy', 'device 0 has lost memory: an access to its pages failed'], JSON.stringify(moved));
+      const { now: moved, answers, whole } = await lose(0);
+      assert.deepEqual([moved.state, moved.way, moved.way_why], ['done', 'placed anew', 'device 0 has lost memory: an access to its pages failed'], JSON.stringify(moved));
       await server.logged(/story: device 0 has lost memory: an access to its pages failed, and takes no further models: this one is placed anew/);
+      assert.deepEqual(answers, known, 'the same text and tokens as without the failure');
+      assert.deepEqual(whole, { status: 200, text, reason: undefined }, 'what comes meanwhile waits');
       assert.deepEqual(await ask(), { status: 200, text, reason: undefined });
+      await until(async () => await load() === 0, () => server.log);
       const { models } = await (await fetch(`${admin}/admin/models`)).json();
       assert.deepEqual(models.map(({ residence }) => residence), ['awake']);
 
-      const failed = await lose(1);
-      assert.equal(failed.state, 'failed');
+      const { now: failed, answers: cut } = await lose(1);
+      assert.deepEqual([failed.state, failed.way], ['failed', 'placed anew']);
       assert.match(failed.error, /all devices \(2\) have failed: start the server again/);
+      const reasons = cut.flatMap(({ error }) => error ?? []);
+      assert.ok(reasons.length > 0, 'some ran');
+      for (const reason of reasons) assert.match(reason, /device 1 has lost memory|all devices \(2\) have failed/);
       const { status, reason } = await ask();
       assert.equal(status, 503);
       assert.match(reason, /device 1 has lost memory/);
+      await until(async () => await load() === 0, () => server.log);
     } finally {
       assert.equal(await server.stop(), 0, server.log);
     }

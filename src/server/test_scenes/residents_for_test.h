@@ -52,6 +52,7 @@ struct NotingLoader final : ModelLoader {
     note("lose", model);
     why = failure.why;
   }
+  void leaves(std::size_t model) override { left.push_back(model); }
   void profile(std::size_t model) override { note("profile", model); }
   void remove(std::size_t model) override { note("remove", model); }
   void take_back_deployment(const std::string& name) override {
@@ -72,6 +73,7 @@ struct NotingLoader final : ModelLoader {
   std::vector<bool> may_move;            // of the latest samples
   std::vector<int> output_tokens;
   std::optional<ModelToMove> move;
+  std::vector<std::size_t> left;  // models that take no more requests
 };
 
 using Asked = std::vector<std::string>;
@@ -171,10 +173,11 @@ struct ResidentsTest : ServiceTest {
     }
     serving().deliver({.form = status});
   }
-  // The devices of the model's only replica have failed, which has ended its requests.
-  void lose_devices() {
+  // The devices of the model's only replica have failed.
+  void lose_devices(TimeNs at_ns = 0) {
     auto groups = std::make_shared<GroupsStatus>();
-    groups->failed.push_back({.replica = ReplicaId{0}, .why = "has lost memory", .devices = {0}});
+    groups->failed.push_back(
+        {.replica = ReplicaId{0}, .at_ns = at_ns, .why = "has lost memory", .devices = {0}});
     serving().deliver({.groups = groups});
   }
   // Returns the id of the wish for a form that is in the inbox, and takes it; 0 if there is none.
