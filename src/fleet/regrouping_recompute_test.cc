@@ -164,7 +164,8 @@ TEST(Recomputing, ChangesAtRandomMomentsChangeNoToken) {
     const auto below = [&](int limit) {
       return static_cast<int>(random() % static_cast<unsigned>(limit));
     };
-    GroupScene scene(over_link(std::array{kSlow, kMiddle, kFast}[static_cast<std::size_t>(seed) % 3]));
+    GroupScene scene(
+        over_link(std::array{kSlow, kMiddle, kFast}[static_cast<std::size_t>(seed) % 3]));
     const std::vector<std::vector<int>> together = {{0, 1}};
     const std::vector<std::vector<int>> alone = {{0}, {1}};
     for (int event = 0; event < 3'000; ++event) {

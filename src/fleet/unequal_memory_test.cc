@@ -175,7 +175,8 @@ TEST(UnequalMemory, APolicyDropsLayersOfReplicas) {
   }
 }
 
-// Each device would have to take more KV of the other than it has room for before it gives any back.
+// Each device would have to take more KV of the other than it has room for before it gives any
+// back.
 TEST(UnequalMemory, APairWithoutRoomHidesNoOtherPairFromThePolicy) {
   GroupScene scene({.replicas = 3,
                     .blocks = 100,

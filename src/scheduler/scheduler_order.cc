@@ -133,8 +133,8 @@ void Scheduler::displace_for_waiting() {
   }
 }
 
-// Returns true if the sequence is set aside, or waits for a larger KV or, which `passed_over` counts,
-// for a prefix. The sequences behind it need not wait for any of these.
+// Returns true if the sequence is set aside, or waits for a larger KV or, which `passed_over`
+// counts, for a prefix. The sequences behind it need not wait for any of these.
 bool Scheduler::must_wait(Sequence& sequence, int& passed_over) {
   if (is_aside(sequence) || !fits_now(sequence)) {
     return true;

@@ -95,9 +95,8 @@ class SimulatedDevices::ReplicaExecutor final : public Executor {
   const ReplicaId replica_;
 };
 
-SimulatedDevices::SimulatedDevices(
-    const std::vector<std::optional<MorphModel::Devices>>& replicas, DeviceTimes times,
-    std::uint64_t seed, SimulatedWorld world)
+SimulatedDevices::SimulatedDevices(const std::vector<std::optional<MorphModel::Devices>>& replicas,
+                                   DeviceTimes times, std::uint64_t seed, SimulatedWorld world)
     : times_(times), seed_(seed), world_(std::move(world)) {
   for (std::int32_t replica = 0; replica < static_cast<std::int32_t>(replicas.size()); ++replica) {
     const auto& form = replicas[static_cast<std::size_t>(replica)];
