@@ -168,9 +168,10 @@ void VariantStore::open_folders() {
   std::string failure;
   {
     const std::lock_guard lock(keeping_);
-    for (auto& [precision, source] : sources_) {
-      const auto same = std::find_if(sources_.begin(), sources_.end(), [&](const auto& entry) {
-        return entry.second.identity == source.identity && entry.second.folder != nullptr;
+    for (auto& entry : sources_) {
+      Source& source = entry.second;
+      const auto same = std::find_if(sources_.begin(), sources_.end(), [&](const auto& other) {
+        return other.second.identity == source.identity && other.second.folder != nullptr;
       });
       if (same != sources_.end()) {
         source.folder = same->second.folder;
