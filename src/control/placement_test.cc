@@ -211,7 +211,8 @@ TEST(Placement, EqualRoomsArePlacedInTheOrderOfDevices) {
   const ConfigurationMemory memory{.tensor = 1, .block_bytes = 1, .end_bytes = 2};
   const auto placed = [&](const std::vector<DeviceState>& devices) {
     const auto found = place({.stages = 5}, devices, memory, 20, {});
-    EXPECT_EQ(found->stage_layers, std::vector(5, 4)) << "the ends are devices with room for 6";
+    EXPECT_EQ(found->stage_layers, std::vector(5, 4))
+        << "devices with room for 3 layers at an end are in the middle";
     return found->devices;
   };
   EXPECT_EQ(placed({{10}, {5}, {10}, {5}, {10}}), (std::vector{0, 1, 2, 3, 4}));

@@ -13,7 +13,7 @@ before(() => { scratch = mkdtempSync(join(tmpdir(), 'protean-plan-')); });
 after(() => rmSync(scratch, { recursive: true, force: true }));
 
 const run = (...args) => spawnSync(program, ['plan', '--variant-cache', join(scratch, 'cache'), ...args],
-  { encoding: 'utf8', input: '' });
+  { encoding: 'utf8', input: '', maxBuffer: 64 << 20 });
 function planned(...args) {
   const { status, stdout, stderr } = run('--json', ...args);
   assert.equal(status, 0, stderr);
