@@ -23,7 +23,7 @@ void add_intent_options(CLI::App& app, IntentOptions& options) {
       ->check(number_range(0, 1e9))
       ->capture_default_str();
   app.add_option("--batch", options.load.batch, "Requests at once that estimates are for")
-      ->check(whole_number(1, 4096))
+      ->check(whole_number(1, kMostPlannedBatch))
       ->capture_default_str();
   app.add_option("--prompt-tokens", options.load.prompt_tokens,
                  "Tokens of each prompt that estimates are for")

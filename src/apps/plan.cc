@@ -35,7 +35,8 @@ Result<PlannedModel> planned_model(PlanCommand& command) {
     if (!known.ok()) {
       return known.error();
     }
-    return PlannedModel{.name = command.like, .identity = command.like, .spec = known->spec};
+    const std::string name(known->name);
+    return PlannedModel{.name = name, .identity = name, .spec = known->spec};
   }
   if (Status located = locate_model(command.model); !located.ok()) {
     return located.error();

@@ -16,6 +16,7 @@ namespace protean {
 namespace {
 
 constexpr int kMostDevices = 1024;
+constexpr double kMostPrice = 1e9;  // of a device-hour
 
 std::optional<int> device_count(std::string_view text) {
   int count = 0;
@@ -27,6 +28,38 @@ std::optional<int> device_count(std::string_view text) {
 PlannedDevice with_profile(const DeviceProfile& profile) {
   return {
       .profile = profile, .memory_bytes = profile.memory_bytes, .free_bytes = profile.memory_bytes};
+}
+
+// True if a text is a whole number, of whatever size.
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+// Reads "8xA6000" or "A6000".
+Result<PlannedDevices> devices_of_a_kind(const std::string& text) {
+  const std::size_t times = text.find('x');
+  const bool counted = times != text.npos && is_number(std::string_view(text).substr(0, times));
+  const std::string_view number = std::string_view(text).substr(0, counted ? times : text.size());
+  const auto count = counted ? device_count(number) : std::optional(1);
+  if (!count || is_number(text)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--devices {}: {} is no number of devices: use 1 to {}", text, number,
+                      kMostDevices);
+  }
+  const std::string name = counted ? text.substr(times + 1) : text;
+  const auto profile = find_device_profile(name);
+  if (!profile.ok() && text.find_first_of("./") != text.npos) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--devices {}: there is no such file: name a TOML file of [[device]], a "
+                      "number of devices, or devices such as 8xA6000",
+                      text);
+  }
+  if (!profile.ok()) {
+    return make_error(profile.error().code, "--devices {}: {}", text, profile.error().message);
+  }
+  return PlannedDevices{
+      .devices = std::vector(static_cast<std::size_t>(*count), with_profile(*profile)),
+      .name = fmt::format("{}x{}", *count, profile->name)};
 }
 
 Error wrong(const std::string& file, std::size_t number, std::string_view key,
@@ -71,8 +104,8 @@ Status add_described(const std::string& file, const toml::table& table,
       key == "memory" ? device.memory_bytes = bytes : free_bytes.emplace(bytes);
     } else if (key == "load" || key == "price") {
       const double number_is = value.value<double>().value_or(-1);
-      if (!(number_is >= 0) || (key == "load" && number_is > 1)) {
-        return wrong(file, number, key.str(), key == "load" ? "from 0 to 1" : "at least 0");
+      if (!(number_is >= 0) || number_is > (key == "load" ? 1 : kMostPrice)) {
+        return wrong(file, number, key.str(), key == "load" ? "from 0 to 1" : "from 0 to 1e9");
       }
       (key == "load" ? device.load : device.price_per_hour) = number_is;
     } else if (key == "count") {
@@ -160,17 +193,7 @@ Result<PlannedDevices> read_planned_devices(const std::string& text, const std::
   if (device_count(text)) {
     return devices_here(text, cpus, spec, machine);
   }
-  const std::size_t times = text.find('x');
-  const auto count = times == text.npos ? std::optional<int>()
-                                        : device_count(std::string_view(text).substr(0, times));
-  const std::string name = count ? text.substr(times + 1) : text;
-  const auto profile = find_device_profile(name);
-  if (!profile.ok()) {
-    return make_error(profile.error().code, "--devices {}: {}", text, profile.error().message);
-  }
-  return PlannedDevices{
-      .devices = std::vector(static_cast<std::size_t>(count.value_or(1)), with_profile(*profile)),
-      .name = fmt::format("{}x{}", count.value_or(1), profile->name)};
+  return devices_of_a_kind(text);
 }
 
 }  // namespace protean

@@ -23,8 +23,7 @@ double gib(std::int64_t bytes) {
 
 bool fits(const PlanReport& report, std::size_t candidate) {
   const EstimatedConfiguration& of = report.deployment.candidates[candidate];
-  return place_by_memory(of.configuration, report.states, of.memory, report.wish.spec.layers)
-      .has_value();
+  return fits_devices(of.configuration, report.states, of.memory, report.wish.spec.layers);
 }
 
 // Returns the most bytes on one device if stages are as even as possible.

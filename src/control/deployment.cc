@@ -39,7 +39,7 @@ bool choose_from(std::size_t rank, const DeploymentWish& wish, std::span<const D
   for (; rank < found.ranked.size(); ++rank) {
     const EstimatedConfiguration& candidate = found.candidates[found.ranked[rank]];
     const Configuration& configuration = candidate.configuration;
-    if (place_by_memory(configuration, devices, candidate.memory, wish.spec.layers)) {
+    if (fits_devices(configuration, devices, candidate.memory, wish.spec.layers)) {
       auto placement =
           place(configuration, devices, candidate.memory, wish.spec.layers, wish.placement);
       check(placement.has_value(), "what fits some devices can be placed");

@@ -1,11 +1,13 @@
 #include "control/deployment.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "base/units.h"
 #include "control/configurations.h"
@@ -81,7 +83,7 @@ std::optional<double> least(const std::vector<EstimatedConfiguration>& candidate
         (intent.cost_slo && score.cost > *intent.cost_slo)) {
       continue;
     }
-    if (!place_by_memory(candidates[i].configuration, devices, candidates[i].memory, layers)) {
+    if (!fits_devices(candidates[i].configuration, devices, candidates[i].memory, layers)) {
       continue;
     }
     const double value = intent.objective == Objective::kLatency ? score.latency_ms
@@ -160,6 +162,26 @@ TEST(Deployment, WhatDoesNotFitNamesTheNearestConfiguration) {
   EXPECT_NE(found.error().message.find("more on each of the 2 devices"), std::string::npos);
 }
 
+// A search through pairs of devices would take minutes.
+TEST(Deployment, TheMostDevicesOfAPlanArePlaced) {
+  DeploymentWish wish{.spec = llama_70b()};
+  wish.pricing.device_bytes = 48 * kGiB;
+  const auto candidates = estimate(wish.spec, wish.load, iserve_configurations(wish.spec, 1024),
+                                   [](const Configuration&) { return ConfigurationSteps{}; });
+  std::vector<DeviceState> devices(1024, {.free_bytes = 4 * kGiB});
+  const auto found = deploy(wish, candidates, devices);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ(std::ssize(found->placement.devices),
+            candidates[found->chosen].configuration.devices());
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    devices[i].free_bytes = static_cast<std::int64_t>(i);
+  }
+  const auto small = deploy(wish, candidates, devices);
+  ASSERT_FALSE(small.ok());
+  EXPECT_NE(small.error().message.find("more on each of the "), std::string::npos)
+      << small.error().message;
+}
+
 TEST(Deployment, TheNextChoiceIsTheNextOneThatFits) {
   const ModelSpec spec = llama_70b();
   DeploymentWish wish{.spec = spec, .load = {}, .intent = *parse_intent("min-latency")};
@@ -175,7 +197,7 @@ TEST(Deployment, TheNextChoiceIsTheNextOneThatFits) {
   std::vector<std::size_t> fitting;
   for (const std::size_t candidate : found->ranked) {
     const EstimatedConfiguration& of = found->candidates[candidate];
-    if (place_by_memory(of.configuration, devices, of.memory, spec.layers)) {
+    if (fits_devices(of.configuration, devices, of.memory, spec.layers)) {
       fitting.push_back(candidate);
     }
   }
@@ -192,6 +214,43 @@ TEST(Deployment, ABudgetThatNothingMeetsNamesTheNearestMiss) {
   EXPECT_NE(found.error().message.find("no configuration keeps latency-slo=1ms: the nearest, TP"),
             std::string::npos)
       << found.error().message;
+}
+
+TEST(Deployment, TheBudgetThatANearestMissNamesIsKept) {
+  DeploymentWish wish{.spec = llama_70b()};
+  wish.pricing.device_bytes = 48 * kGiB;
+  const std::vector<DeviceState> devices(8, {.free_bytes = 480 * kGiB});
+  for (const auto& [intent, before, unit] :
+       {std::tuple{"latency-slo=", "takes ", "ms"}, std::tuple{"cost-slo=", "a cost of ", ""}}) {
+    for (int output_tokens = 1; output_tokens < 64; ++output_tokens) {
+      wish.load.output_tokens = output_tokens;
+      wish.intent = *parse_intent(fmt::format("{}1e-9{}", intent, unit));
+      const auto missed = deploy(wish, on_a6000(wish.spec, wish.load), devices);
+      ASSERT_FALSE(missed.ok());
+      const std::string& message = missed.error().message;
+      const std::string named = message.substr(message.find(before) + std::string(before).size());
+      wish.intent = *parse_intent(intent + named.substr(0, named.find_first_of(" :")) + unit);
+      const auto found = deploy(wish, on_a6000(wish.spec, wish.load), devices);
+      EXPECT_TRUE(found.ok()) << message << "; " << found.error().message;
+    }
+  }
+}
+
+TEST(Deployment, AMissedBudgetAdvisesDevicesOnlyIfMoreOfThemMayHelp) {
+  const auto advises = [](const Intent& intent, int most_devices) {
+    std::vector<EstimatedConfiguration> candidates;
+    std::vector<Score> scores;
+    for (int devices = 1; devices <= most_devices; devices *= 2) {
+      candidates.push_back({.configuration = {.tensor = devices}});
+      scores.push_back({.latency_ms = devices < 8 ? 8.0 / devices : 2.0, .cost = 1.0 * devices});
+    }
+    const auto ranked = rank(candidates, scores, intent);
+    EXPECT_FALSE(ranked.ok());
+    return ranked.error().message.find("add devices") != std::string::npos;
+  };
+  EXPECT_TRUE(advises({.latency_slo_ms = 1}, 4));
+  EXPECT_FALSE(advises({.latency_slo_ms = 1}, 8)) << "four of the eight are as fast";
+  EXPECT_FALSE(advises({.cost_slo = 0.5}, 4)) << "more devices cost more";
 }
 
 // Figure 3 and section 3: more TP is faster and takes more memory in all; at batch 1 more PP costs

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -65,23 +66,66 @@ std::vector<DeviceRoom> rooms_of(std::vector<int> devices, std::span<const Devic
   return rooms;
 }
 
-// Gives one layer after the other to the stage that has fewest of those with room. Nothing if a
-// stage gets none or the layers do not fit.
+// Returns the free memory of the device with least in each stage, if stages are made of devices
+// with similar memory, the roomiest stage first. Devices that do not fill a stage are left out.
+std::vector<std::int64_t> stage_bytes(std::span<const int> devices,
+                                      std::span<const DeviceState> states, int tensor) {
+  std::vector<std::int64_t> bytes;
+  for (const int device : devices) {
+    bytes.push_back(at(states, device).free_bytes);
+  }
+  std::sort(bytes.begin(), bytes.end(), std::greater<>());
+  std::vector<std::int64_t> least;
+  for (auto last = static_cast<std::size_t>(tensor) - 1; last < bytes.size();
+       last += static_cast<std::size_t>(tensor)) {
+    least.push_back(bytes[last]);
+  }
+  return least;
+}
+
+// True if the layers fit stages whose devices have so much memory and `more`. The ends of the
+// pipeline are the two stages that lose the fewest layers to the embeddings, so no others are
+// tried.
+bool fit_stages(std::span<const std::int64_t> bytes, std::int64_t more,
+                const ConfigurationMemory& memory, int layers) {
+  if (bytes.size() == 1) {
+    return room_of(memory, bytes.front() + more, true, layers) >= layers;
+  }
+  std::int64_t room = 0;
+  std::vector<int> lost;
+  for (const std::int64_t free_bytes : bytes) {
+    const int middle = room_of(memory, free_bytes + more, false, layers);
+    const int end = room_of(memory, free_bytes + more, true, layers);
+    if (middle == 0) {
+      return false;
+    }
+    room += middle;
+    if (end > 0) {
+      lost.push_back(middle - end);
+    }
+  }
+  if (lost.size() < 2 || std::ssize(bytes) > layers) {
+    return false;
+  }
+  std::nth_element(lost.begin(), lost.begin() + 1, lost.end());
+  return room - lost[0] - lost[1] >= layers;
+}
+
+// Gives a layer to each stage with room, again and again until none is left. Nothing if a stage
+// gets none or the layers do not fit.
 std::optional<std::vector<int>> fill(std::span<const int> room, int layers) {
   std::vector<int> counts(room.size(), 0);
-  for (int layer = 0; layer < layers; ++layer) {
-    int chosen = -1;
-    for (int stage = 0; stage < static_cast<int>(room.size()); ++stage) {
-      const auto s = static_cast<std::size_t>(stage);
-      if (counts[s] < room[s] &&
-          (chosen < 0 || counts[s] < counts[static_cast<std::size_t>(chosen)])) {
-        chosen = stage;
+  for (int round = 0; layers > 0; ++round) {
+    const int before = layers;
+    for (std::size_t stage = 0; stage < room.size() && layers > 0; ++stage) {
+      if (room[stage] > round) {
+        ++counts[stage];
+        --layers;
       }
     }
-    if (chosen < 0) {
+    if (layers == before) {
       return std::nullopt;
     }
-    ++counts[static_cast<std::size_t>(chosen)];
   }
   const bool all = std::all_of(counts.begin(), counts.end(), [](int count) { return count > 0; });
   return all ? std::optional(std::move(counts)) : std::nullopt;
@@ -131,6 +175,34 @@ bool better(const Placement& a, const std::optional<Placement>& b) {
                    std::pair(spread(b->stage_layers), b->devices);
 }
 
+// Stages with equal room, of which two may become ends: the one with the first devices becomes the
+// first stage, the one with the last devices the last stage. With other ends of equal room, stages
+// are as even and their devices in worse order.
+struct EqualRooms {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+
+// Finds stages with equal room, which are neighbours because rooms are sorted by memory.
+std::vector<EqualRooms> equal_rooms(std::span<const DeviceRoom> rooms) {
+  std::vector<EqualRooms> equal;
+  for (std::size_t stage = 0; stage < rooms.size(); ++stage) {
+    const DeviceRoom& room = rooms[stage];
+    if (stage == 0 || room.middle != rooms[stage - 1].middle || room.end != rooms[stage - 1].end) {
+      equal.push_back({stage, stage});
+      continue;
+    }
+    EqualRooms& same = equal.back();
+    if (room.devices.front() < rooms[same.first].devices.front()) {
+      same.first = stage;
+    }
+    if (room.devices.front() > rooms[same.last].devices.front()) {
+      same.last = stage;
+    }
+  }
+  return equal;
+}
+
 // Returns the devices that have not failed.
 std::vector<int> all_devices(std::span<const DeviceState> states) {
   std::vector<int> devices(states.size());
@@ -149,7 +221,6 @@ std::optional<Placement> first_in(const std::vector<int>& order, int count,
     return std::nullopt;
   }
   std::vector<int> chosen;
-  std::optional<Placement> placement;
   for (std::size_t next = 0; next < order.size() && chosen.size() < wanted; ++next) {
     std::vector<int> rest(order.begin() + static_cast<std::ptrdiff_t>(next) + 1, order.end());
     sort_by_memory(rest, states);
@@ -160,12 +231,11 @@ std::optional<Placement> first_in(const std::vector<int>& order, int count,
       break;
     }
     trial.insert(trial.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(more));
-    if (auto found = divide_among(trial, states, memory, layers)) {
+    if (fit_stages(stage_bytes(trial, states, memory.tensor), 0, memory, layers)) {
       chosen.push_back(order[next]);
-      placement = std::move(found);
     }
   }
-  return chosen.size() == wanted ? placement : std::nullopt;
+  return chosen.size() == wanted ? divide_among(chosen, states, memory, layers) : std::nullopt;
 }
 
 std::vector<int> by_load(std::vector<int> devices, std::span<const DeviceState> states,
@@ -200,13 +270,17 @@ std::optional<Placement> divide_among(std::span<const int> devices,
         "stages are made of whole TP groups");
   const std::vector<DeviceRoom> rooms =
       rooms_of({devices.begin(), devices.end()}, states, memory, layers);
+  if (!fit_stages(stage_bytes(devices, states, memory.tensor), 0, memory, layers)) {
+    return std::nullopt;
+  }
+  const std::vector<EqualRooms> equal = equal_rooms(rooms);
   std::optional<Placement> best;
-  for (std::size_t first = 0; first < rooms.size(); ++first) {
-    for (std::size_t last = 0; last < rooms.size(); ++last) {
-      if (first == last && rooms.size() > 1) {
+  for (const EqualRooms& begin : equal) {
+    for (const EqualRooms& end : equal) {
+      if (begin.first == end.last && rooms.size() > 1) {
         continue;
       }
-      auto placement = with_ends(rooms, first, last, layers);
+      auto placement = with_ends(rooms, begin.first, end.last, layers);
       if (placement && better(*placement, best)) {
         best = std::move(placement);
       }
@@ -215,16 +289,15 @@ std::optional<Placement> divide_among(std::span<const int> devices,
   return best;
 }
 
-std::optional<Placement> place_by_memory(const Configuration& configuration,
-                                         std::span<const DeviceState> states,
-                                         const ConfigurationMemory& memory, int layers) {
-  std::vector<int> devices = all_devices(states);
+bool fits_devices(const Configuration& configuration, std::span<const DeviceState> states,
+                  const ConfigurationMemory& memory, int layers) {
+  const std::vector<int> devices = all_devices(states);
   if (std::ssize(devices) < configuration.devices()) {
-    return std::nullopt;
+    return false;
   }
-  sort_by_memory(devices, states);
-  devices.resize(static_cast<std::size_t>(configuration.devices()));
-  return divide_among(devices, states, memory, layers);
+  std::vector<std::int64_t> bytes = stage_bytes(devices, states, memory.tensor);
+  bytes.resize(static_cast<std::size_t>(configuration.stages));
+  return fit_stages(bytes, 0, memory, layers);
 }
 
 std::optional<Placement> place(const Configuration& configuration,
@@ -254,15 +327,11 @@ std::optional<Placement> place(const Configuration& configuration,
 
 std::int64_t missing_bytes(const Configuration& configuration, std::span<const DeviceState> states,
                            const ConfigurationMemory& memory, int layers) {
-  const auto fits_with = [&](std::int64_t more) {
-    std::vector<DeviceState> roomier(states.begin(), states.end());
-    for (DeviceState& state : roomier) {
-      state.free_bytes += more;
-    }
-    return place_by_memory(configuration, roomier, memory, layers).has_value();
-  };
-  check(std::ssize(all_devices(states)) >= configuration.devices(),
-        "a configuration has enough devices");
+  const std::vector<int> devices = all_devices(states);
+  check(std::ssize(devices) >= configuration.devices(), "a configuration has enough devices");
+  std::vector<std::int64_t> bytes = stage_bytes(devices, states, memory.tensor);
+  bytes.resize(static_cast<std::size_t>(configuration.stages));
+  const auto fits_with = [&](std::int64_t more) { return fit_stages(bytes, more, memory, layers); };
   std::int64_t fits = 0;
   if (fits_with(fits)) {
     return 0;

@@ -51,11 +51,9 @@ std::optional<Placement> divide_among(std::span<const int> devices,
                                       std::span<const DeviceState> states,
                                       const ConfigurationMemory& memory, int layers);
 
-// Returns a placement on the devices with most free memory; nothing if the configuration does not
-// fit on any devices.
-std::optional<Placement> place_by_memory(const Configuration& configuration,
-                                         std::span<const DeviceState> states,
-                                         const ConfigurationMemory& memory, int layers);
+// True if the configuration fits some devices: it then fits those with most free memory.
+bool fits_devices(const Configuration& configuration, std::span<const DeviceState> states,
+                  const ConfigurationMemory& memory, int layers);
 
 // Returns the placement on the devices that the policy prefers: of all sets of devices that have
 // room, the first one in the policy's order of devices. Nothing only if no set has room.

@@ -157,8 +157,7 @@ TEST(Placement, AgreesWithASearchThroughAllSetsOrdersAndPartitions) {
           place(small.configuration, small.devices, small.memory, small.layers, options);
       ASSERT_EQ(found.has_value(), expected.has_value()) << trial;
       ASSERT_EQ(found.has_value(),
-                place_by_memory(small.configuration, small.devices, small.memory, small.layers)
-                    .has_value())
+                fits_devices(small.configuration, small.devices, small.memory, small.layers))
           << trial;
       if (!found) {
         continue;
@@ -198,7 +197,8 @@ TEST(Placement, NothingGoesToADeviceThatHasFailed) {
   const ConfigurationMemory memory{.tensor = 1, .block_bytes = 1};
   const std::vector<DeviceState> devices = {
       {.free_bytes = 50}, {.free_bytes = 100, .lost = true}, {.free_bytes = 40}};
-  EXPECT_EQ(place_by_memory({}, devices, memory, 8)->devices, std::vector{0});
+  EXPECT_TRUE(fits_devices({}, devices, memory, 50));
+  EXPECT_FALSE(fits_devices({}, devices, memory, 51));
   for (const auto policy : {PlacementPolicy::kLeastLoaded, PlacementPolicy::kPacking}) {
     const auto placed = place({.stages = 2}, devices, memory, 8, {.policy = policy});
     EXPECT_EQ(placed->devices, (std::vector{0, 2}));
@@ -207,10 +207,22 @@ TEST(Placement, NothingGoesToADeviceThatHasFailed) {
   EXPECT_EQ(missing_bytes({}, devices, memory, 60), 10);
 }
 
+TEST(Placement, EqualRoomsArePlacedInTheOrderOfDevices) {
+  const ConfigurationMemory memory{.tensor = 1, .block_bytes = 1, .end_bytes = 2};
+  const auto placed = [&](const std::vector<DeviceState>& devices) {
+    const auto found = place({.stages = 5}, devices, memory, 20, {});
+    EXPECT_EQ(found->stage_layers, std::vector(5, 4))
+        << "devices with room for 3 layers at an end are in the middle";
+    return found->devices;
+  };
+  EXPECT_EQ(placed({{10}, {5}, {10}, {5}, {10}}), (std::vector{0, 1, 2, 3, 4}));
+  EXPECT_EQ(placed({{5}, {10}, {5}, {10}, {5}}), (std::vector{1, 0, 2, 4, 3}));
+}
+
 TEST(Placement, StagesAreAsEvenAsMemoryAllows) {
   const ConfigurationMemory memory{.tensor = 1, .block_bytes = 1};
   const std::vector<DeviceState> devices = {{6}, {100}, {9}, {7}};
-  const auto found = place_by_memory({.stages = 4}, devices, memory, 32);
+  const auto found = place({.stages = 4}, devices, memory, 32, {});
   ASSERT_TRUE(found.has_value());
   std::vector<int> sorted = found->stage_layers;
   std::sort(sorted.begin(), sorted.end());

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "base/check.h"
+#include "control/configurations.h"
 
 namespace protean {
 namespace {
@@ -26,6 +28,29 @@ bool keeps(const Intent& intent, const Score& score) {
          (!intent.cost_slo || score.cost <= *intent.cost_slo);
 }
 
+// Steps between bounds that messages name: of latencies, and of costs as a share of the cost, which
+// is at least the last of four digits.
+constexpr double kBoundMs = 0.1;
+constexpr double kBoundShare = 1e-3;
+
+// Returns the text of a bound that `value` keeps: that of `value`, or of a step more if its last
+// digit is rounded down.
+std::string rounded_up(double value, double step, std::string (*text_of)(double bound)) {
+  std::string text = text_of(value);
+  return std::strtod(text.c_str(), nullptr) < value ? text_of(value + step) : text;
+}
+
+// True unless the configuration that is nearest to a bound of latency uses fewer devices than
+// others do, or already shares layers among as many as any configuration may.
+bool more_devices_may_help(std::span<const EstimatedConfiguration> candidates,
+                           const EstimatedConfiguration& nearest) {
+  const Configuration& is = nearest.configuration;
+  return is.tensor < kMostTensor &&
+         std::none_of(candidates.begin(), candidates.end(), [&](const EstimatedConfiguration& of) {
+           return of.configuration.devices() > is.devices();
+         });
+}
+
 Error missed(std::span<const EstimatedConfiguration> candidates, std::span<const Score> scores,
              const Intent& intent) {
   const auto nearest =
@@ -33,13 +58,17 @@ Error missed(std::span<const EstimatedConfiguration> candidates, std::span<const
         return intent.latency_slo_ms ? a.latency_ms < b.latency_ms : a.cost < b.cost;
       });
   const auto& best = candidates[static_cast<std::size_t>(nearest - scores.begin())];
-  const std::string reached = intent.latency_slo_ms
-                                  ? fmt::format("{:.1f} ms", nearest->latency_ms)
-                                  : fmt::format("a cost of {:.4g}", nearest->cost);
-  return make_error(ErrorCode::kExhausted,
-                    "no configuration keeps {}: the nearest, {}, takes {}: give as much, or add "
-                    "devices",
-                    to_string(intent), to_string(best.configuration), reached);
+  const std::string reached =
+      intent.latency_slo_ms
+          ? rounded_up(nearest->latency_ms, kBoundMs,
+                       [](double ms) { return fmt::format("{:.1f}", ms); }) +
+                " ms"
+          : "a cost of " + rounded_up(nearest->cost, nearest->cost * kBoundShare,
+                                      [](double cost) { return fmt::format("{:.4g}", cost); });
+  return make_error(
+      ErrorCode::kExhausted, "no configuration keeps {}: the nearest, {}, takes {}: give as much{}",
+      to_string(intent), to_string(best.configuration), reached,
+      intent.latency_slo_ms && more_devices_may_help(candidates, best) ? ", or add devices" : "");
 }
 
 }  // namespace

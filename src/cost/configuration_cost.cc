@@ -77,7 +77,7 @@ ConfigurationMemory memory_of(const ModelSpec& spec, const Configuration& config
   const int tensor = configuration.tensor;
   const ModelSpec pruned = pruned_spec(spec, configuration.pruning);
   const ModelSpec shard = shard_spec(pruned, tensor);
-  const std::int64_t kv_tokens = load.batch * round_up(load.context(), kBlockTokens);
+  const std::int64_t kv_tokens = std::int64_t{load.batch} * round_up(load.context(), kBlockTokens);
   const std::int64_t kv_bytes = kv_tokens * kv_token_bytes(pruned, configuration.kv) / spec.layers;
   const std::int64_t rows = load.prompt_tokens + load.batch - 1;
   const std::int64_t between_stages =

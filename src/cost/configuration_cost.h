@@ -11,6 +11,9 @@
 
 namespace protean {
 
+// The most requests at once that an estimate may be for: it takes a step with all of them.
+inline constexpr int kMostPlannedBatch = 4096;
+
 // The requests that an estimate is for: all alike, `batch` of them at once.
 struct PlannedLoad {
   int batch = 1;

@@ -73,6 +73,17 @@ std::int64_t bytes_of_tensors(const ModelSpec& spec, const Form& form, const Hol
   return bytes;
 }
 
+TEST(ConfigurationMemory, CountsKvBeyond32Bits) {
+  const ModelSpec spec = known("llama-2-7b");
+  const auto bytes = [&](int batch) {
+    return memory_of(spec, {}, {.batch = batch, .prompt_tokens = 1 << 18, .output_tokens = 1 << 18})
+        .block_bytes;
+  };
+  EXPECT_EQ(bytes(kMostPlannedBatch) - bytes(kMostPlannedBatch / 2),
+            (bytes(2) - bytes(1)) * (kMostPlannedBatch / 2));
+  EXPECT_GT(bytes(kMostPlannedBatch), bytes(1));
+}
+
 // The first and the last stage hold the embedding matrix and the LM head.
 TEST(ConfigurationMemory, OfEachDeviceIsThatOfTheTensorsOfItsStageHoweverUnevenStagesAre) {
   const ModelSpec spec{.architecture = "llama",

@@ -1,12 +1,12 @@
 #include "cost/device_profile.h"
 
 #include <algorithm>
-#include <cctype>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "base/nearest.h"
+#include "base/same_letters.h"
 #include "base/units.h"
 #include "cost/memory.h"
 
@@ -78,13 +78,6 @@ constexpr std::array<DeviceProfile, 5> kProfiles = {{
                "operations (148 to 989 T/s)"},
 }};
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
 double matrices(const ModelSpec& spec, Component component, Precision precision) {
   return static_cast<double>(matrices_bytes(spec, component, precision));
 }
@@ -118,7 +111,7 @@ Transfer reduces_of_layer(const DeviceProfile& device, int tensor) {
 Result<DeviceProfile> find_device_profile(std::string_view name) {
   std::vector<std::string> names;
   for (const DeviceProfile& profile : kProfiles) {
-    if (lower(profile.name) == lower(name)) {
+    if (same_letters(profile.name, name)) {
       return profile;
     }
     names.emplace_back(profile.name);

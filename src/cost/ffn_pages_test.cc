@@ -42,6 +42,7 @@ TEST(FfnPages, PaddingIsWhatWholePagesOfEachShareAdd) {
 
 TEST(KnownModels, ThoseWithExpertsAreNotDense) {
   EXPECT_TRUE(find_known_model("gpt-oss-20b", false).ok());
+  EXPECT_EQ(find_known_model("Llama-2-70B", true)->name, "llama-2-70b");
   const auto refused = find_known_model("gpt-oss-20b", true);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("must be one of llama-3.2-1b, "), std::string::npos);

@@ -1,7 +1,10 @@
 #include "cost/known_models.h"
 
 #include <fmt/format.h>
+
 #include <array>
+
+#include "base/same_letters.h"
 
 namespace protean {
 namespace {
@@ -134,7 +137,7 @@ Result<KnownModel> find_known_model(const std::string& name, bool dense) {
     if (dense && model.experts > 0) {
       continue;
     }
-    if (model.name == name) {
+    if (same_letters(model.name, name)) {
       return model;
     }
     known += fmt::format("{}{}", known.empty() ? "" : ", ", model.name);

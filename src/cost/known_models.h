@@ -19,7 +19,8 @@ struct KnownModel {
 
 std::span<const KnownModel> known_models();
 
-// Fails if the name is not known, and names those that are. With `dense`, only dense models count.
+// Finds a model by its name, in which case does not matter. Fails if the name is not known, and
+// names those that are. With `dense`, only dense models count.
 Result<KnownModel> find_known_model(const std::string& name, bool dense);
 
 }  // namespace protean

@@ -6,16 +6,10 @@
 #include <boost/asio/ip/address.hpp>
 #include <utility>
 
+#include "base/same_letters.h"
+
 namespace protean {
 namespace {
-
-bool same_name(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](char x, char y) { return lower(x) == lower(y); });
-}
 
 bool is_address(std::string_view host) {
   boost::system::error_code ec;
@@ -51,12 +45,12 @@ bool PageGuard::knows(std::string_view host) const {
     host.remove_suffix(1);
   }
   const auto is_host = [&](const std::string& name) {
-    return name == "*" || same_name(name, host);
+    return name == "*" || same_letters(name, host);
   };
   constexpr std::string_view kBelowLocalhost = ".localhost";  // browsers never look these up
-  return same_name(host, "localhost") || is_address(host) ||
+  return same_letters(host, "localhost") || is_address(host) ||
          (host.size() > kBelowLocalhost.size() &&
-          same_name(host.substr(host.size() - kBelowLocalhost.size()), kBelowLocalhost)) ||
+          same_letters(host.substr(host.size() - kBelowLocalhost.size()), kBelowLocalhost)) ||
          std::any_of(setting_->names.begin(), setting_->names.end(), is_host);
 }
 
@@ -65,7 +59,10 @@ std::optional<ApiError> PageGuard::refuse(const HttpCall& call) const {
     return std::nullopt;
   }
   const std::string_view host = call.header("host");
-  if (!host.empty() && !knows(host_of(host))) {  // browsers always send one, HTTP/1.0 need not
+  const std::string_view path = std::string_view(call.target).substr(0, call.target.find('?'));
+  const std::vector<std::string>& open = setting_->any_name;
+  if (std::find(open.begin(), open.end(), path) == open.end() && !host.empty() &&
+      !knows(host_of(host))) {  // browsers always send one, HTTP/1.0 need not
     return ApiError{.status = 403,
                     .message = fmt::format("\"{}\" is not a name of this server: ask for it by its "
                                            "address or as localhost, or start it with {}",
@@ -73,7 +70,7 @@ std::optional<ApiError> PageGuard::refuse(const HttpCall& call) const {
   }
   const std::string_view origin = call.header("origin");
   if (!origin.empty() && !setting_->origins.admits(origin) &&
-      (host.empty() || !same_name(authority_of(origin), host))) {
+      (host.empty() || !same_letters(authority_of(origin), host))) {
     return ApiError{.status = 403,
                     .message = fmt::format("web pages of {} may not use this server: start it "
                                            "with {}",

@@ -20,9 +20,10 @@ namespace protean {
 class PageGuard {
  public:
   struct Setting {
-    Cors origins;                    // origins of the pages that may call
-    std::vector<std::string> names;  // names of the server; "*": any
-    std::string remedy;              // the flags that admit more, for messages
+    Cors origins;                            // origins of the pages that may call
+    std::vector<std::string> names;          // names of the server; "*": any
+    std::string remedy;                      // the flags that admit more, for messages
+    std::vector<std::string> any_name = {};  // paths that are answered under any name
   };
   PageGuard() = default;  // admits all: the port needs a key
   explicit PageGuard(Setting setting);

@@ -11,6 +11,7 @@
 #include <boost/json/object.hpp>
 
 #include "contract/intent.h"
+#include "cost/configuration_cost.h"
 #include "server/call/json_body.h"
 
 namespace protean {
@@ -20,15 +21,16 @@ namespace json = boost::json;
 
 constexpr double kOfBounds = 0.9;  // share of the answers that keep a bound
 
+constexpr std::int64_t kMostTokens = 1 << 20;  // of a prompt or an answer
+
 // Reads a number of the requests that estimates are for; 0 if it is not there.
-Checked<int> read_number(const json::object& asked, std::string_view name) {
-  constexpr std::int64_t kMost = 1 << 20;
+Checked<int> read_number(const json::object& asked, std::string_view name, std::int64_t most) {
   const json::value* value = asked.if_contains(name);
   if (value == nullptr) {
     return 0;
   }
-  if (!value->is_int64() || value->get_int64() < 1 || value->get_int64() > kMost) {
-    return ApiError{.message = fmt::format("{} must be a whole number from 1 to {}", name, kMost),
+  if (!value->is_int64() || value->get_int64() < 1 || value->get_int64() > most) {
+    return ApiError{.message = fmt::format("{} must be a whole number from 1 to {}", name, most),
                     .param = std::string(name)};
   }
   return static_cast<int>(value->get_int64());
@@ -61,7 +63,8 @@ Checked<IntentWish> read_intent_wish(const std::string& body) {
   for (const auto& [name, number] :
        {std::pair("batch", &wish.batch), std::pair("prompt_tokens", &wish.prompt_tokens),
         std::pair("output_tokens", &wish.output_tokens)}) {
-    const Checked<int> read = read_number(*asked, name);
+    const Checked<int> read =
+        read_number(*asked, name, number == &wish.batch ? kMostPlannedBatch : kMostTokens);
     if (const ApiError* error = std::get_if<ApiError>(&read)) {
       return *error;
     }

@@ -25,7 +25,8 @@ namespace json = boost::json;
 
 HttpReply no_such_path(const HttpCall& call) {
   return error_reply(
-      {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))});
+      {.status = 404, .message = fmt::format("there is nothing at {}", printable(call.target))},
+      match_route(call.target).errors, call.request_id);
 }
 
 ApiError not_ready(ServerState state) {

@@ -203,6 +203,7 @@ TEST_F(ResidentsTest, AMorphThatIsRefusedOrFailsIsLeftToTheLoader) {
 TEST_F(ResidentsTest, RefusesUnknownIntentsAndASecondChangeAtATime) {
   for (const char* bad : {"", "[]", R"({"intent":3})", R"({"intent":"min-latancy"})",
                           R"({"intent":"min-cost","more":1})", R"({"intent":"min-cost","batch":0})",
+                          R"({"intent":"min-cost","batch":4097})",
                           R"({"intent":"min-cost","output_tokens":"many"})"}) {
     const auto refused = want(bad);
     ASSERT_TRUE(std::holds_alternative<ApiError>(refused)) << bad;

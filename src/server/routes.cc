@@ -123,7 +123,7 @@ RouteMatch match_route(std::string_view target) {
               .errors = row.errors};
     }
   }
-  return {};
+  return {.errors = path.starts_with("/api/") ? ErrorStyle::kOllama : ErrorStyle::kOpenAi};
 }
 
 std::span<const RouteRow> routes() {

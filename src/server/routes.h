@@ -61,7 +61,8 @@ struct RouteMatch {
   bool allows(std::string_view method) const;
 };
 
-// Finds the route of a request target. Ignores the query string and trailing slashes.
+// Finds the route of a request target. Ignores the query string and trailing slashes. If there is
+// none, says only in which form the client reads errors.
 RouteMatch match_route(std::string_view target);
 
 // Returns the decoded value of `name` in a target's query; nothing if the query does not have it.

@@ -185,9 +185,13 @@ Status Server::Impl::listen_public() {
     const std::string own = asio::ip::host_name(ec);
     names.push_back(own);
     names.push_back(own + ".local");  // as multicast DNS has it
+    // Monitors ask for these by names of their own network. A page that reads them under a name
+    // made to lead here learns nothing that is secret, and nothing that a server with keys does not
+    // show as well.
     pages_ = PageGuard({.origins = cors_,
                         .names = std::move(names),
-                        .remedy = "--allow-origin, --allowed-hosts or an --api-key"});
+                        .remedy = "--allow-origin, --allowed-hosts or an --api-key",
+                        .any_name = {"/health", "/ping", "/metrics"}});
   }
   if (Status listening = public_.listen(options_.host, options_.port, "--port"); !listening.ok()) {
     const bool same = options_.port > 0 && options_.port == options_.admin.port;

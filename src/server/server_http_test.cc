@@ -213,11 +213,15 @@ TEST_F(ServerHttpTest, WithoutKeysForeignPagesAndNamesAreRefused) {
   options.allow_origins = {"https://a.example"};
   options.allowed_hosts = {"llm.example"};
   start();
-  const auto ask = [&](const std::string& headers) {
+  const auto ask = [&](const std::string& headers, const std::string& path = "/v1/models") {
     Client client(server->port());
-    client.send("GET /v1/models HTTP/1.1\r\n" + headers + "\r\n");
+    client.send("GET " + path + " HTTP/1.1\r\n" + headers + "\r\n");
     return client.read();
   };
+  for (const char* open : {"/health", "/ping", "/metrics", "/metrics?x"}) {
+    EXPECT_EQ(ask("Host: any.example\r\n", open).result_int(), 200U) << open;
+    expect_error(ask("Host: localhost\r\nOrigin: https://b.example\r\n", open), 403);
+  }
   for (const char* fine :
        {"Host: localhost:8000\r\n", "Host: 192.168.1.7:8000\r\n", "Host: [::1]:8000\r\n",
         "Host: LLM.example:8000\r\n", "Host: localhost\r\nOrigin: https://a.example\r\n",

@@ -262,6 +262,10 @@ HttpReply Service::load_or_unload(const Checked<OllamaLoad>& asked, const HttpCa
     return refusal_of(call, *error);
   }
   const OllamaLoad& load = std::get<OllamaLoad>(asked);
+  const Checked<std::string> name = served_name(load.model, *model_);
+  if (const ApiError* error = std::get_if<ApiError>(&name)) {
+    return refusal_of(call, *error);
+  }
   if (load.keep_loaded_ns && (load.keep_loaded_ns != 0 || !sleeps(residence()))) {
     keep_loaded(*load.keep_loaded_ns);
   }

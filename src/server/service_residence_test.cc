@@ -154,5 +154,19 @@ TEST_F(SleepingModel, ACallThatLoadsWakesAModelThatIsAboutToSleep) {
   EXPECT_EQ(service.sleep_due_ns(), now_ns);
 }
 
+TEST_F(SleepingModel, ACallThatLoadsOrUnloadsAnotherModelChangesNothing) {
+  for (const char* path : {"/api/generate", "/api/chat"}) {
+    EXPECT_EQ(refused(path, R"({"model":"other","keep_alive":0})").status, 404);
+    EXPECT_EQ(refused(path, R"({"model":5,"keep_alive":0})").status, 400);
+    EXPECT_EQ(service.sleep_due_ns(), std::nullopt) << path << " never sleeps";
+  }
+  EXPECT_EQ(refused("/api/generate", R"({"model":"alias:latest","keep_alive":0})").status, 200);
+  EXPECT_EQ(service.sleep_due_ns(), now_ns);
+  service.fall_asleep();
+  service.fell_asleep();
+  EXPECT_EQ(refused("/api/chat", R"({"model":"other","messages":[]})").status, 404);
+  EXPECT_EQ(wanted, 0);
+}
+
 }  // namespace
 }  // namespace protean

@@ -245,6 +245,9 @@ TEST_F(ServiceTest, EndpointsMethodsAndStates) {
     EXPECT_EQ(reply.status, 404) << nowhere;
     error_of(reply);
   }
+  const HttpReply of_ollama = get("/api/delete", "DELETE");
+  EXPECT_EQ(of_ollama.status, 404);
+  EXPECT_TRUE(boost::json::parse(of_ollama.body).at("error").is_string()) << of_ollama.body;
   const HttpReply wrong_method = get("/v1/chat/completions");
   EXPECT_EQ(wrong_method.status, 405);
   EXPECT_EQ(error_of(wrong_method).at("code"), "method_not_allowed");

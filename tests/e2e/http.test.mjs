@@ -92,7 +92,7 @@ const attacks = [
   ['an unknown expectation', `${begin}Expect: wonders\r\nContent-Length: 2\r\n\r\n{}`, 417, 'expectation_failed', /100-continue/],
   ['TLS', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n', 400, 'invalid_request', /http:\/\//],
   ['no HTTP at all', '\x01\x02 hello\r\n\r\n', 400, 'invalid_request', /HTTP/],
-  ['a foreign name', 'GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n', 403, 'forbidden', /--allowed-hosts/],
+  ['a foreign name', 'GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n', 403, 'forbidden', /--allowed-hosts/],
   ['a foreign page', `${begin}Origin: https://evil.example\r\nContent-Length: 2\r\n\r\n{}`, 403, 'forbidden', /--allow-origin/],
   ['HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', 400, 'invalid_request', /HTTP/],
 ];

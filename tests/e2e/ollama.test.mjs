@@ -147,6 +147,10 @@ describe("Ollama's API", () => {
   it('says what is wrong in the way that its clients read', async () => {
     for (const [path, body, status, pattern] of [
       ['/api/chat', { model: 'llama3', messages: user('Hi') }, 404, /the model "llama3" does not exist here/],
+      ['/api/generate', { model: 'llama3', keep_alive: 0 }, 404, /the model "llama3" does not exist here/],
+      ['/api/chat', { model: 'llama3', messages: [] }, 404, /the model "llama3" does not exist here/],
+      ['/api/generate', { model: 5 }, 400, /model must be a string/],
+      ['/api/copy', { source: 'builtin', destination: 'b' }, 404, /there is nothing at \/api\/copy/],
       ['/api/pull', { model: 'llama3' }, 404, /llama3/],
       ['/api/show', { model: 'llama3' }, 404, /llama3/],
       ['/api/chat', { messages: [{ role: 'user', content: 'Look', images: ['aGk='] }] }, 400, /messages\[0\]\.images: this model reads text only/],

@@ -14,6 +14,16 @@ const run = (command, ...args) => {
   return stdout;
 };
 
+it('the man page has every command, and no other', () => {
+  const commands = (...words) => run(program, ...words, '--help').split('\nCommands:\n')[1].split('\n\n')[0]
+    .split('\n').map((line) => /^ {2}(\S+)/.exec(line)?.[1]).filter(Boolean);
+  const all = commands().flatMap((name) => (name === 'bench' ? commands(name).map((below) => `bench ${below}`) : [name]));
+  assert.ok(all.includes('serve') && all.includes('bench compare'), all.join(', '));
+  const page = readFileSync(join(packaging, 'protean.1'), 'utf8').split('.SH COMMANDS\n')[1].split('.SH ')[0];
+  const listed = [...page.matchAll(/^\.TP\n\.(?:BI (?:"([^"]+)"|(\S+)).*|B (.+))$/gm)].map((entry) => entry.slice(1).find(Boolean).replaceAll('\\', ''));
+  assert.deepEqual(listed.sort(), all.sort());
+});
+
 it('every metric that the dashboard asks for exists', { skip }, async () => {
   const dashboard = JSON.parse(readFileSync(join(packaging, 'grafana-dashboard.json'), 'utf8'));
   const server = await Server.start('--admin-port', '0');  // with a form that may change

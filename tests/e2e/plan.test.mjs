@@ -13,7 +13,7 @@ before(() => { scratch = mkdtempSync(join(tmpdir(), 'protean-plan-')); });
 after(() => rmSync(scratch, { recursive: true, force: true }));
 
 const run = (...args) => spawnSync(program, ['plan', '--variant-cache', join(scratch, 'cache'), ...args],
-  { encoding: 'utf8', input: '' });
+  { encoding: 'utf8', input: '', maxBuffer: 64 << 20 });
 function planned(...args) {
   const { status, stdout, stderr } = run('--json', ...args);
   assert.equal(status, 0, stderr);
@@ -113,14 +113,29 @@ describe('protean plan with a file of devices', () => {
     assert.match(refused(...like, deviceFile('b.toml', 'profile = "A40"\nfree = 3')), /device 0: free must be a size/);
     assert.match(refused(...like, deviceFile('c.toml', 'profile = "A40"\nlaod = 1')), /device 0: "laod" is unknown/);
     assert.match(refused(...like, '8xB7'), /--devices 8xB7: device B7 has no built-in profile/);
+    assert.match(refused(...like, deviceFile('d.toml', 'profile = "A40"\nprice = inf')), /device 0: price must be from 0 to 1e9/);
+    assert.match(refused(...like, join(scratch, 'none.toml')), /none\.toml: there is no such file: name a TOML file/);
+    for (const many of ['1025xA100', '0xA100', '1025', '0']) {
+      assert.match(refused(...like, many), new RegExp(`--devices ${many}: ${parseInt(many, 10)} is no number of devices: use 1 to 1024`));
+    }
     assert.match(refused(...like, '2'), /--like llama-2-7b has no weights to run here/);
+  });
+});
+
+describe('protean plan for as many devices as it takes', () => {
+  it('answers for 1,024 devices, with and without room', () => {
+    const plan = planned('--like', 'Llama-2-70B', '--devices', '1024xA100', '--space', 'iserve');
+    assert.equal(plan.model, 'llama-2-70b');
+    assert.ok(plan.configurations.some((one) => one.devices === 640));
+    const small = deviceFile('no_room.toml', 'profile = "A6000"\nfree = "1MiB"\ncount = 1024');
+    assert.match(refused('--like', 'llama-2-70b', '--devices', small, '--space', 'iserve'), /fits the free memory/);
   });
 });
 
 describe('protean plan says what cannot be', () => {
   it('names the nearest miss of a budget', () => {
     assert.match(refused(...paper, '--intent', 'latency-slo=1ms'),
-      /no configuration keeps latency-slo=1ms: the nearest, TP 4 x PP 1, .*, takes \d+\.\d ms/);
+      /no configuration keeps latency-slo=1ms: the nearest, TP 4 x PP 1, .*, takes \d+\.\d ms: give as much\n/);
   });
 
   it('names the configuration that needs least memory more', () => {

@@ -82,6 +82,9 @@ TEST(OllamaCall, ABodyWithoutQuestionLoadsTheModel) {
   EXPECT_EQ(load(R"({"messages":[],"keep_alive":-1})").keep_loaded_ns, kForeverNs);
   EXPECT_TRUE(std::holds_alternative<ApiError>(
       read_ollama_load(R"({"messages":[],"keep_alive":"soon"})", 0).value()));
+  EXPECT_EQ(load(R"({"model":"m:latest"})").model, "m");
+  EXPECT_EQ(load("{}").model, "");
+  EXPECT_EQ(std::get<ApiError>(read_ollama_load(R"({"model":5})", 0).value()).param, "model");
   EXPECT_FALSE(read_ollama_load(R"({"prompt":"x"})", 0));
   EXPECT_FALSE(read_ollama_load("[]", 0));
   EXPECT_FALSE(read_ollama_load("{", 0));

@@ -425,12 +425,12 @@ std::optional<Checked<OllamaLoad>> read_ollama_load(std::string_view text,
   const bool chat = object->contains("messages");
   FieldReader fields(*object, kOllamaChatTable);
   GenerationCall call;
+  const std::string model = fields.string("model").value_or("");
   read_keep_alive_field(fields, call);
   if (fields.failed()) {
     return *fields.error();
   }
-  json::object answer{{"model", object->contains("model") ? object->at("model") : ""},
-                      {"created_at", ollama_time(unix_time_s)}};
+  json::object answer{{"model", model}, {"created_at", ollama_time(unix_time_s)}};
   if (chat) {
     answer["message"] = json::object{{"role", "assistant"}, {"content", ""}};
   } else {
@@ -438,7 +438,7 @@ std::optional<Checked<OllamaLoad>> read_ollama_load(std::string_view text,
   }
   answer["done"] = true;
   answer["done_reason"] = call.keep_loaded_ns == 0 ? "unload" : "load";
-  return OllamaLoad{json::serialize(answer), call.keep_loaded_ns};
+  return OllamaLoad{without_latest(model), json::serialize(answer), call.keep_loaded_ns};
 }
 
 Fields ollama_chat_fields() {

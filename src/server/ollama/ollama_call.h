@@ -27,6 +27,7 @@ Fields ollama_embeddings_fields();
 
 // A call that only loads a model, or unloads it if it is to be kept for no time.
 struct OllamaLoad {
+  std::string model;                     // empty: the model that is served
   std::string answer;                    // that it gets at once
   std::optional<TimeNs> keep_loaded_ns;  // nothing: as the server has it
 };
