@@ -1,5 +1,6 @@
 #include "apps/replica_loader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "apps/hand_over.h"
@@ -60,18 +61,17 @@ OpenOptions ReplicaLoader::open_options(TellProgress tell) {
           .may_move = defaults_.move_window_ns > 0,
           .harvest = harvest(std::move(tell)),
           .device_loads = placements_.device_loads(),
-          .lost_devices = placements_.lost(),
           .turns = defaults_.turns,
           .memory = defaults_.memory};
 }
 
-void ReplicaLoader::give(std::function<void()> job, std::string name) {
+void ReplicaLoader::give(std::function<void()> job, std::string name, bool next) {
   jobs_.give(
       [this, job = std::move(job)] {
         job();
         placements_.claim(claimed_bytes());
       },
-      std::move(name));
+      std::move(name), next);
 }
 
 // A short job plans nothing, and measures only what a model that wakes lacks.
@@ -82,10 +82,16 @@ void ReplicaLoader::give_short(std::function<void()> job) {
   });
 }
 
-// Opens a model. What its steps cost is learned before it is loaded, if it is.
-Result<OpenModel> ReplicaLoader::plan(const std::function<Result<OpenModel>()>& open) {
+// Opens a model, once more if devices fail meanwhile: it may have been planned with them. What its
+// steps cost is learned before it is loaded, if it is.
+Result<OpenModel> ReplicaLoader::plan(
+    OpenOptions options, const std::function<Result<OpenModel>(const OpenOptions&)>& open) {
   std::optional<Result<OpenModel>> opened;
-  jobs_.run_aside([&] { opened.emplace(open()); });
+  do {
+    opened.reset();
+    options.lost_devices = placements_.lost();
+    jobs_.run_aside([&] { opened.emplace(open(options)); });
+  } while (options.lost_devices != placements_.lost() && !jobs_.closed() && !jobs_.taken_back());
   if (jobs_.closed()) {
     return make_error(ErrorCode::kUnavailable, "the server ends");
   }
@@ -126,7 +132,7 @@ void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
           place_anew(model, wish);
         }
       },
-      replacement_job(model));
+      replacement_job(model), wish.requests_wait);
 }
 
 void ReplicaLoader::morphed(std::size_t model, const Status& how) {
@@ -185,7 +191,11 @@ void ReplicaLoader::load_now(std::size_t model) {
     return;
   }
   const TimeNs began_ns = steady_now_ns();
+  const Checkpoint* const read = resident.model->files->checkpoint.get();
   const Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
+  if (resident.model->files->checkpoint.get() != read) {
+    std::ranges::for_each(resident.held, &HeldRequest::weights_replaced);
+  }
   if (renewed.ok()) {
     learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
   }
@@ -218,8 +228,8 @@ void ReplicaLoader::deploy_now(ModelSetting setting, bool load) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
   const TellProgress tell = [this, name](const JobProgress& now) { server_.deploying(name, now); };
-  auto opened = plan([&, free = unclaimed_bytes()] {
-    return open_further_model(std::move(setting), open_options(tell), free);
+  auto opened = plan(open_options(tell), [&, free = unclaimed_bytes()](const OpenOptions& options) {
+    return open_further_model(setting, options, free);
   });
   if (!opened.ok()) {
     server_.failed(name, opened.error());
@@ -255,9 +265,9 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   }
   // A move takes only memory that is free, and in place its own, so that no request ever waits.
   const bool has_own = !wish.move || wish.move->in_place;
-  auto opened = plan([&, free = unclaimed_bytes() + (has_own ? memory_now(*before) : 0)] {
-    return open_for_intent(*before, wish, options, free);
-  });
+  const std::int64_t free = unclaimed_bytes() + (has_own ? memory_now(*before) : 0);
+  auto opened = plan(
+      options, [&](const OpenOptions& with) { return open_for_intent(*before, wish, with, free); });
   if (!opened.ok()) {
     fail_to_replace(model, opened.error());
     return;

@@ -84,9 +84,10 @@ class ReplicaLoader final : public ModelLoader {
   Harvest harvest(TellProgress tell = {});
   LoadHooks load_hooks(const OpenModel& model, TellProgress tell);
   OpenOptions open_options(TellProgress tell);
-  void give(std::function<void()> job, std::string name = {});
+  void give(std::function<void()> job, std::string name = {}, bool next = false);
   void give_short(std::function<void()> job);
-  Result<OpenModel> plan(const std::function<Result<OpenModel>()>& open);
+  Result<OpenModel> plan(OpenOptions options,
+                         const std::function<Result<OpenModel>(const OpenOptions&)>& open);
   Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident, const TellProgress& tell);
   void unload_now(std::size_t model);
   void load_now(std::size_t model);

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "apps/hand_over.h"
@@ -98,9 +99,13 @@ void ReplicaLoader::place_anew(std::size_t model, const IntentWish& wish) {
   server_.changes(model, {.why = residents_[model].failure, .placed_anew = true});
   OpenOptions options = open_options(tell_change(model));
   options.device_loads = placements_.device_loads(model);
-  auto opened = plan([&, free = unclaimed_bytes() + memory_now(*before)] {
-    return open_for_intent(*before, wish, options, free);
-  });
+  if (wish.requests_wait) {  // no fingerprint waits for moments without requests of others
+    options.harvest.await_turn = {};
+    options.harvest.quiet = {};
+  }
+  const std::int64_t free = unclaimed_bytes() + memory_now(*before);
+  auto opened = plan(
+      options, [&](const OpenOptions& with) { return open_for_intent(*before, wish, with, free); });
   const Status possible =
       opened.ok() ? check_hand_over(*before, *opened, false) : Status(opened.error());
   if (!possible.ok()) {
@@ -110,6 +115,9 @@ void ReplicaLoader::place_anew(std::size_t model, const IntentWish& wish) {
   Resident& resident = residents_[model];
   if (resident.model == nullptr) {
     return;
+  }
+  if (!before->files->current()) {
+    std::ranges::for_each(resident.held, &HeldRequest::weights_replaced);
   }
   server_.planned(model, opened->plan);
   resident.failure.clear();

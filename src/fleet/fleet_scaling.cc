@@ -30,7 +30,9 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
     }
     finished.failure = fmt::format(
         "{}{}: send it again later",
-        held.moved   ? "the request's replica has failed, and no other can go on with it"
+        held.moved ? "the request's replica has failed, and no other can go on with it"
+        : some_serve && stations_.size() == 1
+            ? "the configuration in which the model is served now cannot hold the request"
         : some_serve ? "the request needs a group of replicas, and none could be formed"
                      : "the replicas that were to serve the request have failed",
         !held.refusal.empty()       ? fmt::format(" ({})", held.refusal)
@@ -109,13 +111,14 @@ std::optional<std::size_t> Fleet::hand_over_held(TimeNs now_ns) {
   for (std::size_t i = 0; i < held_.size();) {
     const TimeNs expires_ns = held_[i].expires_ns();
     const bool late = expires_ns >= 0 && expires_ns <= now_ns;
+    const bool ends = late || !held_[i].refusal.empty();
     const bool behind = too_long && scaling_.queues_behind(held_[i]);
-    const HandOver handed = late     ? HandOver::kTooLate
+    const HandOver handed = ends     ? HandOver::kTooLate
                             : behind ? HandOver::kTooLong
                                      : hand_over(held_[i], now_ns);
     if (handed == HandOver::kDone) {
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
-    } else if (late || held_[i].failed_attempts >= kMostAttempts) {
+    } else if (ends || held_[i].failed_attempts >= kMostAttempts) {
       end_held(i, late ? FinishReason::kTimeout : FinishReason::kFailed, now_ns);
     } else {
       too_long = handed == HandOver::kTooLong ? too_long.value_or(i) : too_long;

@@ -74,6 +74,33 @@ TEST(Replacement, AnotherFleetGoesOnWithThem) {
   }
 }
 
+TEST(Replacement, ThoseThatHaveTokensEndIfTheWeightsAreOthersAndTheRestGoOn) {
+  SuccessionScene scene({.sequences = 3});
+  serve_and_fail(scene, 5);
+  std::vector<HeldRequest> held = scene.fleet->take_held();
+  for (HeldRequest& one : held) {
+    one.weights_replaced();
+  }
+  SuccessionScene next({.blocks = 100});
+  next.asked = scene.asked;
+  next.sink.seen = scene.sink.seen;
+  next.fleet->hold(std::move(held), ++next.now_ns);
+  next.settle();
+  int failed = 0;
+  for (std::uint64_t id = 1; id <= 5; ++id) {
+    const bool begun = !scene.seen(id).tokens.empty();
+    failed += begun ? 1 : 0;
+    ASSERT_TRUE(next.seen(id).finished.has_value());
+    EXPECT_EQ(next.seen(id).finished->reason,
+              begun ? FinishReason::kFailed : FinishReason::kLength);
+    EXPECT_EQ(next.seen(id).finished->failure.find("weights were replaced") != std::string::npos,
+              begun)
+        << next.seen(id).finished->failure;
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_LT(failed, 5);
+}
+
 TEST(Replacement, TheyEndOnceNoOtherDevicesAreToCome) {
   SuccessionScene scene({});
   serve_and_fail(scene, 5);
@@ -98,10 +125,14 @@ TEST(Replacement, ARequestThatFindsNoRoomThereEndsWithTheReason) {
   scene.arrive(2, 40, 20);
   scene.serve(6);
   scene.send(DevicesFailed{"has lost memory"}, ReplicaId{0});
+  scene.arrive(3, 90, 60);
   ASSERT_TRUE(scene.succeed({.longest = 100}).ok());
   ASSERT_TRUE(scene.seen(1).finished.has_value());
   EXPECT_EQ(scene.seen(1).finished->reason, FinishReason::kFailed);
   EXPECT_NE(scene.seen(1).finished->failure.find("no other can go on with it"), std::string::npos);
+  ASSERT_TRUE(scene.seen(3).finished.has_value());
+  EXPECT_NE(scene.seen(3).finished->failure.find("cannot hold the request"), std::string::npos)
+      << scene.seen(3).finished->failure;
   scene.settle();
   EXPECT_EQ(scene.seen(2).finished->reason, FinishReason::kLength);
   EXPECT_EQ(scene.seen(2).tokens.size(), 20U);

@@ -125,6 +125,12 @@ bool may_scale_down(const ScaleCandidate& candidate) {
   return is_closing(candidate) && candidate.kv_used_share <= kMostUsedShare;
 }
 
+void HeldRequest::weights_replaced() {
+  if (moved && moved->sequence->usage.output_tokens > 0) {
+    refusal = "its model's weights were replaced";
+  }
+}
+
 TimeNs HeldRequest::expires_ns() const {
   const bool begun = moved && moved->live.times.scheduled_ns >= 0;
   const TimeNs first_ns = begun ? -1 : asks().deadlines.first_token_ns;

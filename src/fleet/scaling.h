@@ -85,13 +85,16 @@ struct HeldRequest {
   std::optional<ReplicaId> at = {};        // the replica whose group must hold it; nothing: any
   int failed_attempts = 0;                 // attempts that failed to form the group it waits for
   std::string latest_failure = {};
-  std::string refusal = {};  // why there can be no group that would hold it
+  std::string refusal = {};                            // why nothing can serve it; it ends
   std::vector<std::vector<ReplicaId>> asked_for = {};  // groups that were to hold it, each once
 
   const Request& asks() const { return moved ? moved->sequence->asks : request; }
   std::int64_t prompt_tokens() const {
     return moved ? moved->sequence->prompt_tokens : std::ssize(request.prompt);
   }
+  // Other weights of its model serve from now on. If it has tokens already, which these would not
+  // have given, it is to end with that reason.
+  void weights_replaced();
   // The time at which it ends without having begun; negative: never.
   TimeNs expires_ns() const;
   // Returns its end, without a failure.

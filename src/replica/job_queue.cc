@@ -6,13 +6,13 @@
 
 namespace protean {
 
-void JobQueue::give(Job job, std::string name) {
+void JobQueue::give(Job job, std::string name, bool next) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) {
       return;
     }
-    long_.push_back({std::move(name), std::move(job)});
+    long_.insert(next ? long_.begin() : long_.end(), LongJob{std::move(name), std::move(job)});
   }
   changed_.notify_all();
 }

@@ -18,8 +18,9 @@ class JobQueue {
  public:
   using Job = std::function<void()>;
 
-  // Any thread may call. A closed queue drops the job. A long job is taken back by its name.
-  void give(Job job, std::string name = {});
+  // Any thread may call. A closed queue drops the job. A long job is taken back by its name. One
+  // that is to be `next` goes before the long jobs that have not begun.
+  void give(Job job, std::string name = {}, bool next = false);
   void give_short(Job job);
   // Takes back the long jobs of this name: drops those that have not begun, and has await_turn()
   // return false in one that runs. Returns true if it dropped one. Any thread may call.

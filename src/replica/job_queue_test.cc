@@ -113,6 +113,21 @@ TEST(JobQueue, ShortJobsRunFirstAndAClosedQueueDropsAll) {
   EXPECT_TRUE(jobs.closed());
 }
 
+TEST(JobQueue, AJobThatIsToBeNextGoesBeforeLongJobsThatHaveNotBegun) {
+  JobQueue jobs;
+  std::string order;
+  jobs.give([&] {
+    jobs.give([&] { order += "next "; }, "replacement", true);
+    order += "first ";
+  });
+  jobs.give([&] {
+    order += "last";
+    jobs.close();
+  });
+  jobs.run();
+  EXPECT_EQ(order, "first next last");
+}
+
 TEST(JobQueue, AJobIsTakenBackByItsNameAndOthersGoOn) {
   constexpr TimeNs kMinutesNs = 600 * kNsPerS;
   JobQueue jobs;

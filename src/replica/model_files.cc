@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/small_file.h"
@@ -98,8 +99,10 @@ void add_stop(GenerationDefaults& generation, TokenId id) {
 
 Result<ModelFiles> open_model_files(const ModelOptions& options) {
   const fs::path path(options.model);
+  std::error_code unknown;  // open_checkpoint() says why
+  const bool is_folder = fs::is_directory(path, unknown);
   SeenFiles seen;  // before they are read, so that no later write is missed
-  if (fs::is_directory(path)) {
+  if (is_folder) {
     seen.see(path);
   }
   if (!options.chat_template.empty()) {
@@ -109,7 +112,7 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
   if (!checkpoint.ok()) {
     return checkpoint.error();
   }
-  auto texts = fs::is_directory(path) ? texts_of_directory(path) : texts_of_gguf(path);
+  auto texts = is_folder ? texts_of_directory(path) : texts_of_gguf(path);
   if (!texts.ok()) {
     return texts.error();
   }
@@ -133,7 +136,7 @@ Result<ModelFiles> open_model_files(const ModelOptions& options) {
   }
   GenerationDefaults generation = (*checkpoint)->generation();
   add_stop(generation, texts->tokenizer->eos());
-  if (!fs::is_directory(path)) {
+  if (!is_folder) {
     // Older GGUF files do not state the token that ends a turn.
     add_stop(generation, texts->tokenizer->find_special("<|eot_id|>"));
     add_stop(generation, texts->tokenizer->find_special("<|im_end|>"));

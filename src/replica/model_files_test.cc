@@ -115,6 +115,19 @@ TEST_F(ModelFilesTest, EveryFileThatLoadingReadsIsNoticedWhenItChanges) {
   fs::remove_all(copy);
 }
 
+TEST_F(ModelFilesTest, APathThatTheSystemRefusesToFollowIsAnError) {
+  const fs::path loop = fs::path(testing::TempDir()) / "model_files_test.loop";
+  fs::remove(loop);
+  fs::create_symlink(loop, loop);
+  for (const fs::path& path : {loop, loop / "model", fs::path(std::string(300, 'x'))}) {
+    const auto files = open_model_files({.model = path});
+    ASSERT_FALSE(files.ok()) << path;
+    EXPECT_NE(files.error().message.find(path.string()), std::string::npos)
+        << files.error().message;
+  }
+  fs::remove(loop);
+}
+
 TEST_F(ModelFilesTest, ATemplateGivenThatCannotBeUsedIsAnError) {
   const auto message = [&] {
     const auto files = open_model_files(options_);

@@ -265,8 +265,9 @@ HttpReply Models::load_reply() const {
 }
 
 bool Models::in_service() const {
-  return !std::all_of(services_.begin(), services_.end(),
-                      [](const Service* service) { return service->out_of_service(); });
+  return !std::all_of(services_.begin(), services_.end(), [this](const Service* service) {
+    return service->out_of_service() && !is_placed_anew(*service);
+  });
 }
 
 HttpReply Models::health_reply() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,8 +44,12 @@ class Models final : public HttpHandler {
   // All models are in the same state.
   void set_state(ServerState state);
   ServerState state() const { return services_.front()->state(); }
-  // Returns false if all models are out of service: nothing but a new start of the server helps.
+  // Returns false if all models are out of service, and none of them will be placed anew: nothing
+  // but a new start of the server helps.
   bool in_service() const;
+
+  // Returns true if the devices of a model have failed and it will be placed on others.
+  std::function<bool(const Service&)> is_placed_anew = [](const Service&) { return false; };
 
  private:
   Answer answer(const HttpCall& call);

@@ -72,6 +72,7 @@ struct IntentWish {
   double output_quantile =
       0;  // share of the answers that are no longer; 0: output_tokens is no such
   std::optional<PlannedMove> move = {};  // what was chosen already; nothing: a plan is to choose
+  bool requests_wait = false;            // for the model, which serves nowhere until it is placed
 };
 
 // What a model has to do at this moment. Tokens are those for which its intent is planned, see

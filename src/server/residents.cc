@@ -65,7 +65,12 @@ Residents::Residents(boost::asio::io_context& io, std::vector<std::shared_ptr<Ho
       hosts_(std::move(hosts)),
       models_(services_of(hosts_), std::move(keys)),
       timer_(io),
-      load_timer_(io) {}
+      load_timer_(io) {
+  models_.is_placed_anew = [this](const Service& service) {
+    return loader_ != nullptr && service.failure() != nullptr &&
+           service.residence() == Residence::kAwake && !hosts_[place_of(service)]->intent.empty();
+  };
+}
 
 Residents::~Residents() {
   for (const std::shared_ptr<Host>& host : hosts_) {
@@ -283,8 +288,7 @@ Checked<std::string> Residents::remove(Service& service) {
                                            name)};
   }
   const std::size_t place = place_of(service);
-  const IntentChange* const change = change_to_take_back(place);
-  if (change != nullptr && !change->how.placed_anew) {  // else its requests wait for that
+  if (change_to_take_back(place) != nullptr) {
     loader_->take_back_replacement(place);
   }
   if (profile_at(place) != nullptr) {

@@ -35,19 +35,22 @@ std::optional<IntentWish> Residents::wish_to_place_anew(std::size_t place) {
   return std::nullopt;
 }
 
-// Has models with an intent placed anew whose devices have failed. Their requests wait for that.
+// Has models with an intent placed anew whose devices have failed. Their requests wait for that. A
+// server that drains needs only models that have requests.
 void Residents::look_at_failures() {
   for (Service* const service : models_.services()) {
     const std::size_t place = place_of(*service);
     const ReplicaFailure* const failure = service->failure();
     if (failure == nullptr || hosts_[place]->intent.empty() ||
-        service->residence() != Residence::kAwake) {
+        service->residence() != Residence::kAwake ||
+        (service->state() == ServerState::kDraining && service->outstanding() == 0)) {
       continue;
     }
     auto wish = wish_to_place_anew(place);
     if (!wish) {
       continue;
     }
+    wish->requests_wait = true;
     service->on_wanted = [this, place] { loader_->load(place); };
     service->fall_asleep();
     service->wake();  // as soon as it has a place

@@ -22,10 +22,13 @@ struct LostDevicesTest : ResidentsTest {
 
 TEST_F(LostDevicesTest, AModelWithAnIntentIsPlacedAnewAndItsRequestsWaitForThat) {
   serve_for_an_intent();
+  EXPECT_FALSE(loader.requests_wait);
   begin();
   lose_devices();
+  EXPECT_TRUE(residents.models().in_service()) << "it is placed anew at the next look";
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-cost"}));
+  EXPECT_TRUE(loader.requests_wait);
   EXPECT_EQ(loader.why, "has lost memory");
   EXPECT_EQ(serving().residence(), Residence::kFallingAsleep);
   EXPECT_EQ(change("way"), "placed anew");
@@ -40,6 +43,8 @@ TEST_F(LostDevicesTest, AModelWithAnIntentIsPlacedAnewAndItsRequestsWaitForThat)
   begin();
   residents.changes(0, {.why = "device 0 has lost memory", .placed_anew = true});
   EXPECT_EQ(change(), "planning");
+  EXPECT_EQ(std::get<ApiError>(residents.take_back_intent(serving())).status, 409)
+      << "requests wait for it";
   residents.planned(0, {"TP 1 x PP 1, bf16, KV bf16", estimates});
   EXPECT_EQ(change(), "loading");
   residents.succeeded(0, serving().model());
@@ -65,6 +70,30 @@ TEST_F(LostDevicesTest, AModelIsPlacedAnewWhileTheServerDrains) {
   EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-cost"})) << "its requests end first";
 }
 
+TEST_F(LostDevicesTest, AModelWithoutRequestsIsNotPlacedAnewWhileTheServerDrains) {
+  serve_for_an_intent();
+  residents.models().set_state(ServerState::kDraining);
+  lose_devices();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), Asked{});
+}
+
+TEST_F(LostDevicesTest, ACopyThatComesWhileTheServerDrainsEndsItsChange) {
+  serve_for_an_intent();
+  begin();
+  want(R"({"intent":"min-latency"})");
+  residents.planned(0, {"TP 2 x PP 1, bf16, KV bf16", estimates});
+  residents.models().set_state(ServerState::kDraining);
+  residents.replaced(0, make_host(next_inbox, "min-latency"), true);
+  EXPECT_EQ(change(), "failed");
+  EXPECT_EQ(change("error"), "the server drains");
+  loader.take();
+  lose_devices();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-cost"}))
+      << "nothing is left that its requests would wait for";
+}
+
 TEST_F(LostDevicesTest, DevicesThatFailBeforeTheModelIsKnownToBeAwakeAreNotForgotten) {
   serve_for_an_intent();
   lose_devices(now_ns);
@@ -88,6 +117,7 @@ TEST_F(LostDevicesTest, AChangeThatWasPlannedWithTheDevicesGivesWayToAPlanWithou
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), (Asked{"replace 0 min-latency", "take back replace 0"}));
   EXPECT_EQ(serving().residence(), Residence::kAwake) << "that change may still end well";
+  EXPECT_TRUE(residents.models().in_service());
   residents.not_replaced(0, withdrawn());
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-latency"}));
@@ -98,7 +128,7 @@ TEST_F(LostDevicesTest, AChangeThatWasPlannedWithTheDevicesGivesWayToAPlanWithou
 TEST_F(LostDevicesTest, EnginesThatTakeOverFromOnesThatHaveFailedPutTheModelBackInService) {
   serve_for_an_intent();
   begin();
-  want(R"({"intent":"min-latency"})");
+  want(R"({"intent":"min-latency","batch":3})");
   hand_over();
   lose_devices();
   residents.look_at_loads();
@@ -110,6 +140,10 @@ TEST_F(LostDevicesTest, EnginesThatTakeOverFromOnesThatHaveFailedPutTheModelBack
   residents.look_at_loads();
   EXPECT_EQ(loader.take(), Asked{});
   EXPECT_EQ(change("way"), "handed over");
+  lose_devices();
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), (Asked{"lose 0", "replace 0 min-latency"}));
+  EXPECT_EQ(loader.wanted[0], 0) << "the wish of a change that has ended well is over";
   EXPECT_EQ(end_all(first_inbox, serving()), 1U);
 }
 
@@ -121,9 +155,13 @@ TEST_F(LostDevicesTest, AModelThatIsRemovedWhileItIsPlacedAnewEndsItsRequestsFir
   lose_devices();
   residents.look_at_loads();
   residents.fell_asleep(0);
+  residents.planned(0, {"TP 1 x PP 1, bf16, KV bf16", estimates});
+  residents.succeeded(0, removed.model());
   loader.take();
   residents.remove(removed);
   EXPECT_EQ(loader.take(), Asked{}) << "it is loaded for them";
+  EXPECT_FALSE(residents.intent_of(removed).contains("change"))
+      << "a model that takes its name has none";
   EXPECT_EQ(loader.left, std::vector<std::size_t>{0});
   residents.woke(0, {});
   EXPECT_EQ(end_all(first_inbox, removed), 1U);

@@ -98,7 +98,8 @@ Checked<json::object> Residents::take_back_intent(Service& service) {
     return ApiError{.status = 409,
                     .message = fmt::format("no change of the intent of {} can be taken back: its "
                                            "state in GET /admin/intent must be planning or "
-                                           "loading, before another configuration serves",
+                                           "loading, before another configuration serves, and "
+                                           "its way not \"placed anew\"",
                                            service.model().names.front())};
   }
   change->taken_back = true;
@@ -248,12 +249,12 @@ IntentChange* Residents::change_of(std::size_t former) {
   return nullptr;
 }
 
-// Returns the same if it has not begun to change what serves.
+// Returns the same if it has not begun to change what serves, and no requests wait for it.
 IntentChange* Residents::change_to_take_back(std::size_t former) {
   IntentChange* change = change_of(former);
-  const bool is_early =
-      change != nullptr && (change->state == IntentChange::State::kPlanning ||
-                            (change->state == IntentChange::State::kLoading && !change->follower));
+  const bool is_early = change != nullptr && !change->how.placed_anew &&
+                        (change->state == IntentChange::State::kPlanning ||
+                         (change->state == IntentChange::State::kLoading && !change->follower));
   return is_early ? change : nullptr;
 }
 
@@ -263,6 +264,7 @@ void Residents::end(IntentChange& change, const Status& how) {
                                      : IntentChange::State::kFailed;
   change.error = how.ok() || change.taken_back ? "" : how.error().message;
   change.ended_ns = clock_();
+  change.gives_way = change.gives_way && !how.ok();
 }
 
 void Residents::planned(std::size_t model, const IntentPlan& plan) {
@@ -393,9 +395,8 @@ void Residents::replaced(std::size_t model, std::shared_ptr<Host> by, bool loade
   if (change == nullptr || is_late || models_.state() != ServerState::kReady) {
     loader_->remove(place);
     hosts_.back() = nullptr;
-    if (is_late) {
-      not_replaced(model, withdrawn());
-    }
+    not_replaced(model,
+                 is_late ? withdrawn() : Error{ErrorCode::kUnavailable, "the server drains"});
     return;
   }
   Service& former = hosts_[model]->service;
@@ -455,7 +456,11 @@ void Residents::follow(std::size_t former) {
 // some that wait for their memory, which follow() then loads.
 void Residents::forget_change(const std::string& name) {
   const auto found = changes_.find(name);
-  if (found != changes_.end() && (!found->second.follower || has_ended(found->second))) {
+  if (found == changes_.end()) {
+    return;
+  }
+  const IntentChange& change = found->second;
+  if (!change.follower || change.follower == change.former || has_ended(change)) {
     changes_.erase(found);
   }
 }

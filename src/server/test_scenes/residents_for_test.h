@@ -31,6 +31,7 @@ struct NotingLoader final : ModelLoader {
     note("replace", model);
     asked.back() += " " + wish.intent;
     wanted = {wish.batch, wish.prompt_tokens, wish.output_tokens};
+    requests_wait = wish.requests_wait;
   }
   std::optional<ModelToMove> choose_move(std::span<const ModelSample> samples) override {
     running.clear();
@@ -69,6 +70,7 @@ struct NotingLoader final : ModelLoader {
   boost::json::object fields_of_deploy;  // of the latest one
   std::string why;                       // a morph failed, the latest one
   std::array<int, 3> wanted{};           // of the latest wish: batch, prompt and output tokens
+  bool requests_wait = false;            // for the latest wish
   std::vector<int> running;              // requests of the latest samples
   std::vector<bool> may_move;            // of the latest samples
   std::vector<int> output_tokens;
