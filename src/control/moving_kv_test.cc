@@ -15,18 +15,18 @@ struct MovingScene {
     speed = StepSpeed(cost, 2048);
   }
   // A token moves 98 kB over a link with so many bytes a second.
-  bool computes_again(double tokens, double bytes_per_s, double shared = 0) const {
-    return pays_to_compute_again(
-        speed, precision, change,
-        {.seconds = tokens * 98'304 / bytes_per_s, .prompt = prompt_work(tokens, shared)});
+  bool computes_again(double tokens, double bytes_per_s) const {
+    return pays_to_compute_again(speed, precision, change,
+                                 {.seconds = tokens * 98'304 / bytes_per_s,
+                                  .prompt = prompt_work(tokens),
+                                  .wait_s = wait_s});
   }
 
   StepPrecision precision;
   StepSpeed speed{{}, 2048};
-  KvChange change{.requests = 60,
-                  .seconds = 2,
-                  .batch = {.decoding = 30, .context_tokens = 15'000},
-                  .sharing = 60};
+  double wait_s = 0.2;
+  KvChange change{
+      .requests = 60, .batch = {.decoding = 30, .context_tokens = 15'000}, .sharing = 60};
 };
 
 constexpr double kGigabit = 125e6;
@@ -43,15 +43,14 @@ TEST(MovingKv, ALongRequestMoves) {
   const MovingScene scene;
   EXPECT_TRUE(scene.computes_again(10'000, kGigabit));
   EXPECT_FALSE(scene.computes_again(200'000, kGigabit));
-  EXPECT_FALSE(scene.computes_again(600, kGigabit, 150'000)) << "after a long prefix of others";
 }
 
-// The request alone waits until the change has ended.
+// The request alone waits until it can be computed.
 TEST(MovingKv, AFewTokensAreNotWorthTheWait) {
   MovingScene scene;
   EXPECT_FALSE(scene.computes_again(4, kGigabit));
   EXPECT_TRUE(scene.computes_again(50, kGigabit));
-  scene.change.seconds = 40;
+  scene.wait_s = 3;
   EXPECT_FALSE(scene.computes_again(50, kGigabit));
   scene.change.requests = scene.change.sharing = 600;
   EXPECT_TRUE(scene.computes_again(50, kGigabit)) << "ten times as many wait for the link";
@@ -67,7 +66,7 @@ TEST(MovingKv, RequestsThatDoNotShareTheStepsDoNotWaitForThem) {
 TEST(MovingKv, CachedKvWaitsForNothing) {
   const MovingScene scene;
   const auto forgets = [&](double tokens, double bytes_per_s) {
-    return pays_to_forget(
+    return pays_to_compute_again(
         scene.speed, scene.precision, scene.change,
         {.seconds = tokens * 98'304 / bytes_per_s, .prompt = prompt_work(600).part(tokens)});
   };
@@ -81,8 +80,6 @@ TEST(MovingKv, NothingIsGivenUpIfTheCostOfStepsIsNotKnown) {
   MovingScene scene;
   scene.speed = StepSpeed({}, 2048);
   EXPECT_FALSE(scene.computes_again(600, 1));
-  EXPECT_FALSE(pays_to_forget(scene.speed, scene.precision, scene.change,
-                              {.seconds = 1, .prompt = prompt_work(600)}));
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ class Engine {
   std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
   // KV that is not worth moving, see Scheduler. The engine must be quiet and hold its steps.
   std::vector<OwnKv> own_kv() const { return scheduler_.own_kv(); }
-  void set_aside(std::span<const RequestId> requests, TimeNs now_ns);
+  void set_aside(const std::vector<RequestId>& requests, TimeNs now_ns);
   void take_up() { scheduler_.take_up(); }
   bool has_set_aside() const { return scheduler_.has_set_aside(); }
   std::int64_t idle_blocks() const { return scheduler_.idle_blocks(); }

@@ -56,11 +56,9 @@ bool Engine::computes_for_long() const {
          });
 }
 
-void Engine::set_aside(std::span<const RequestId> requests, TimeNs now_ns) {
+void Engine::set_aside(const std::vector<RequestId>& requests, TimeNs now_ns) {
   begin(now_ns);
-  for (const RequestId request : requests) {
-    scheduler_.set_aside(request);
-  }
+  scheduler_.set_aside(requests);
   settle();
 }
 

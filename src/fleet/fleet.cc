@@ -372,7 +372,8 @@ std::optional<std::size_t> Fleet::least_loaded_without_queue() const {
 
 // Moves a request from the longest queue to the least loaded replica without a queue, if it has a
 // place there at once, in time, and here it has none or a later first token. One event moves one
-// request: each event that ends a step looks again.
+// request: each event that ends a step looks again. Homes of a change in which KV was given up have
+// no place until it has moved.
 void Fleet::spread_queue(TimeNs now_ns) {
   std::optional<std::size_t> longest;
   for (std::size_t i = 0; i < stations_.size(); ++i) {

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "fleet/group_scene_for_test.h"
+
 namespace protean {
 namespace {
 

@@ -101,6 +101,7 @@ struct GroupScene {
     StepCost step_cost = {};
     TimeNs device_timeout_ns = 0;
     double kv_bytes_per_s = 0;
+    int devices_on_link = 0;
   };
   explicit GroupScene(int replicas) : GroupScene(Options{.replicas = replicas}) {}
   explicit GroupScene(const Options& options)
@@ -128,7 +129,8 @@ struct GroupScene {
                                                 .steps_at_once = options.steps_at_once,
                                                 .scale = options.scale,
                                                 .drop = options.drop,
-                                                .kv_bytes_per_s = options.kv_bytes_per_s});
+                                                .kv_bytes_per_s = options.kv_bytes_per_s,
+                                                .devices_on_link = options.devices_on_link});
   }
   EngineConfig engine_of(const Options& options, const Form& of) const {
     EngineConfig config = group_engine(of, budget, options.morphs);

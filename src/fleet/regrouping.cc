@@ -43,6 +43,10 @@ bool weighs(const GroupConfig& config) {
   return config.scale == ScalePolicy::kJoint || config.drop == DropPolicy::kJoint;
 }
 
+StepSpeed speed_as(const EngineConfig& group, const StepSpeed& home) {
+  return group.step_cost.is_known() ? home.at_cost(group.step_cost, group.path_cost) : home;
+}
+
 Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
                        Group group, std::vector<Form> forms)
     : config_(config),
@@ -316,6 +320,7 @@ void Regrouping::plan() {
   }
   preparing_.clear();
   steps_.clear();
+  wait_.for_kv = false;  // what moves now was not weighed
   const Result<Morph> morph = plan_regroup(config_.spec, form_, target(), config_.budget);
   check(morph.ok(), "a way that was gone is open in both directions");
   steps_.assign(morph->steps.begin(), morph->steps.end());
@@ -326,6 +331,7 @@ void Regrouping::move() {
                                          [](const Step& step) { return step.ready; })) {
     commit();
   }
+  take_up();
   if (!preparing_.empty() || !committed_.empty() || now_ns_ < wait_.until_ns) {
     return;
   }
@@ -404,7 +410,6 @@ void Regrouping::on(const MorphReady& ready, TimeNs now_ns) {
   const std::string why =
       fmt::format("{} failed: {}", to_string(found->step), ready.failure->message);
   preparing_.erase(found);
-  take_up();  // the change may take long now
   news_.failure = why;
   if (record_.failure.empty()) {
     turn(!together_, why);
@@ -466,7 +471,6 @@ void Regrouping::end() {
     const SchedulerConfig& limits = engine(home).limits();
     const std::int64_t most = std::max(limits.kv_blocks, limits.largest_kv_blocks);
     engine(home).limit_steps(std::numeric_limits<int>::max());
-    engine(home).take_up();
     engine(home).promise_kv(most, most);
     // A home has the KV that it had, unless an operator chose another form for the group.
     bool resumes = together_ || !engine(home).at_pin();

@@ -56,8 +56,9 @@ struct GroupConfig {
   bool restores = true;  // false: `--drop paper` fetches no layers back, to compare
   // For so long policies may try to meet a shortage of KV before more replicas are wanted.
   TimeNs scaler_after_ns = 10 * kNsPerS;
-  // The rate at which a device receives KV from another one; 0: not known, and all KV moves.
+  // The rate of a link over which devices receive KV and weights; 0: not known, and all KV moves.
   double kv_bytes_per_s = 0;
+  int devices_on_link = 0;  // see GroupCost
   // Tokens of the longest request that a group of 2^k replicas serves; empty: what its KV holds.
   std::vector<int> longest_tokens;
 };
@@ -67,6 +68,9 @@ std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide);
 
 // Returns true if a policy weighs groups against lower precision.
 bool weighs(const GroupConfig& config);
+
+// Returns the speed of a group with this engine, by what an engine of a home has learned.
+StepSpeed speed_as(const EngineConfig& group, const StepSpeed& home);
 
 // Which replicas serve as one, and how.
 struct GroupShape {
@@ -128,7 +132,7 @@ Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stati
 //     on with joint steps; HoldShards steps fetch what they lack; the steps end; part().
 //
 // KV that is computed again in less time than it moves is given up before any moves (moving_kv.h);
-// its requests wait until the change has ended.
+// its requests, and all that hold no KV, wait until no KV is left to move or the direction changes.
 //
 // A step that fails turns the direction once, and is tried again later after that. Single-threaded;
 // all that it refers to must outlive it.
@@ -208,6 +212,7 @@ class Regrouping {
     TimeNs until_ns = 0;
     int attempts = 0;              // in a row
     std::int64_t preemptions = 0;  // of the homes when their KV began to shrink
+    bool for_kv = false;           // requests that gave up theirs wait until no more moves
   };
   struct News {  // that was not taken yet
     std::vector<std::pair<RequestId, ReplicaId>> moved;
@@ -251,7 +256,8 @@ class Regrouping {
   void give_up_kv();
   void take_up();
   std::vector<Copy> home_devices() const;
-  StepSpeed speed_after();
+  struct LinkTimes;
+  LinkTimes link_times(const std::vector<std::int64_t>& live) const;
   void let_homes_go_on();
   void end();
   bool all_quiet() const;

@@ -36,6 +36,16 @@ void begin_answers(GroupScene& scene, int output) {
   }
 }
 
+// Lets a group have requests that all together wait longer for their KV than for attention weights.
+void begin_answers_of_group(GroupScene& scene) {
+  for (int topic = 0; topic < 14; ++topic) {
+    scene.arrive(topic, 60, 20);
+  }
+  for (int i = 0; i < 8; ++i) {
+    scene.work(0);
+  }
+}
+
 const RegroupRecord& last_change(const GroupScene& scene) {
   return scene.sink.groups->history.back();
 }
@@ -61,23 +71,87 @@ TEST(Recomputing, RequestsOfAGroupThatPartsAreComputedAgainToo) {
     GroupScene scene(over_link(slow ? kSlow : kFast));
     ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
     scene.settle();
-    for (int topic = 0; topic < 6; ++topic) {
-      scene.arrive(topic, 24, 20);
-    }
-    for (int i = 0; i < 8; ++i) {
-      scene.work(0);
-    }
+    begin_answers_of_group(scene);
     ASSERT_TRUE(scene.want({{0}, {1}}).ok());
     scene.settle();
     ASSERT_EQ(scene.groups(), "0 1");
     EXPECT_EQ(last_change(scene).failure, "");
-    EXPECT_EQ(last_change(scene).recomputed, slow ? 6 : 0);
+    EXPECT_EQ(last_change(scene).recomputed > 0, slow);
     EXPECT_EQ(last_change(scene).kv_bytes == 0, slow);
     scene.expect_all_answered();
   }
 }
 
-// All requests wait, and others begin at once.
+// A group that parts has the KV of all its layers in place before it fetches MLPs.
+TEST(Recomputing, RequestsGoOnWhenNoKvIsLeftToMove) {
+  GroupScene scene(over_link(kSlow));
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  scene.settle();
+  begin_answers_of_group(scene);
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  const auto work = [&] {
+    for (int round = 0; round < 200; ++round) {
+      scene.work(0);
+      scene.work(1);
+    }
+  };
+  for (int round = 0; round < 100 && scene.stage() != "joint steps"; ++round) {
+    if (!scene.ready()) {  // the group's KV shrinks first
+      scene.tick();
+    }
+    scene.work(0);
+    scene.work(1);
+  }
+  work();
+  ASSERT_EQ(scene.stage(), "joint steps");
+  EXPECT_FALSE(scene.fleet->idle()) << "all wait";
+  int fetched = 0;
+  while (!scene.fleet->idle() && scene.ready()) {
+    ++fetched;
+    work();
+  }
+  EXPECT_TRUE(scene.changing()) << "MLPs and embeddings are not there";
+  EXPECT_LE(fetched, kGroupLayers);
+  scene.expect_all_answered();
+  scene.settle();
+  EXPECT_GT(last_change(scene).recomputed, 0);
+}
+
+// The request would wait until the attention weights have come.
+TEST(Recomputing, AShortRequestDoesNotWaitForWeights) {
+  GroupScene scene(over_link(kSlow));
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  scene.settle();
+  scene.arrive(1, 4, 20);
+  for (int i = 0; i < 4; ++i) {
+    scene.work(0);
+  }
+  ASSERT_TRUE(scene.want({{0}, {1}}).ok());
+  scene.settle();
+  EXPECT_EQ(last_change(scene).recomputed, 0);
+  scene.expect_all_answered();
+}
+
+// A link takes the time of what its devices receive: by layers one of them does, by shards both.
+TEST(Recomputing, ALinkThatDevicesShareIsAsFastAsTheyUseIt) {
+  const auto recomputed = [](GroupBy by, int devices_on_link, double bytes_per_s) {
+    GroupScene::Options options = over_link(bytes_per_s);
+    options.steps_at_once = kAllAtOnce;
+    options.devices_on_link = devices_on_link;
+    GroupScene scene(options);
+    begin_answers(scene, 12);
+    EXPECT_TRUE(scene.want({{0, 1}}, by).ok());
+    scene.settle();
+    scene.expect_all_answered();
+    return last_change(scene).recomputed;
+  };
+  EXPECT_EQ(recomputed(GroupBy::kLayers, 0, 4.5e7), 0);
+  EXPECT_EQ(recomputed(GroupBy::kLayers, 8, 4.5e7), 0);
+  EXPECT_EQ(recomputed(GroupBy::kShards, 0, 1.7e7), 0);
+  EXPECT_EQ(recomputed(GroupBy::kShards, 2, 1.7e7), 8);
+}
+
+// All requests wait, and those that come wait too.
 TEST(Recomputing, RequestsThatGaveUpTheirKvWaitForTheEndOfTheChange) {
   GroupScene scene(over_link(kSlow));
   begin_answers(scene, 12);
@@ -100,7 +174,7 @@ TEST(Recomputing, RequestsThatGaveUpTheirKvWaitForTheEndOfTheChange) {
   }
   EXPECT_EQ(scene.stage(), "joint steps") << "nothing is prepared";
   EXPECT_EQ(drawn(1), before);
-  EXPECT_EQ(drawn(9).size(), 2U);
+  EXPECT_TRUE(drawn(9).empty()) << "its KV would move";
   EXPECT_EQ(scene.sink.seen.at(RequestId{2}).finished->reason, FinishReason::kCancelled);
   scene.settle();
   EXPECT_EQ(scene.groups(), "01");
@@ -198,8 +272,8 @@ TEST(Recomputing, ChangesAtRandomMomentsChangeNoToken) {
     }
     ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
   }
-  EXPECT_GT(recomputed, repetitions(50));
-  EXPECT_GT(mixed, repetitions(10));
+  EXPECT_GT(recomputed, repetitions(20));
+  EXPECT_GT(mixed, repetitions(2));
 }
 
 }  // namespace

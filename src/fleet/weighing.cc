@@ -270,9 +270,7 @@ std::optional<Way> Weighing::as_group(const std::vector<Weighed>& two, GroupBy b
   }
   const EngineConfig engine = config.wide_engine(*wide);
   Way way = candidate.view.way;
-  if (engine.step_cost.is_known()) {
-    way.speed = way.speed.at_cost(engine.step_cost, engine.path_cost);
-  }
+  way.speed = speed_as(engine, way.speed);
   way.serving.most_sequences = engine.scheduler.max_num_seqs;
   way.serving.steps_in_flight = engine.scheduler.steps_in_flight;
   way.course.from.kv_blocks += two.back().view.way.course.from.kv_blocks;

@@ -14,12 +14,6 @@ int steps_in_flight(const Form& form) {
   return static_cast<int>(stages_of(form).size());
 }
 
-// Returns the rate at which a device receives KV while all devices on its link do.
-double received_bytes_per_s(const GroupCost& cost) {
-  constexpr double kUsPerS = 1e6;
-  return cost.exchange.bytes_per_us * kUsPerS / std::max(1, cost.devices_on_link);
-}
-
 // Returns the time that a token more takes in a long step.
 double token_us(const StepCost& cost, const StepPrecision& precision) {
   constexpr double kTokens = 512;
@@ -122,6 +116,7 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
   if (!may_join(options)) {
     return std::nullopt;
   }
+  constexpr double kUsPerS = 1e6;
   return GroupConfig{
       .spec = spec,
       .budget = options.sizing.budget,
@@ -132,7 +127,8 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
       .scale = options.scale,
       .drop = options.drop,
       .scaler_after_ns = options.scaler_after_ns,
-      .kv_bytes_per_s = received_bytes_per_s(options.cost)};
+      .kv_bytes_per_s = options.cost.exchange.bytes_per_us * kUsPerS,
+      .devices_on_link = options.cost.devices_on_link};
 }
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {

@@ -108,7 +108,6 @@ std::optional<RequestUsage> Scheduler::remove(RequestId request) {
     leave(sequence);
   } else {
     waiting_.remove(sequence);
-    exchange_.aside.erase(request);
   }
   leave_call(sequence);
   sequences_.erase(found);
@@ -237,7 +236,7 @@ int Scheduler::divide_ready_work() {
   std::int64_t blocks = pool_.free() - free_reserve();
   std::int64_t places = free_places();
   for (const auto& [place, sequence] : waiting_.places()) {
-    if (!fits_now(*sequence) || is_aside(*sequence) || sequence->held_until > 0) {
+    if (!fits_now(*sequence) || sequence->held_until > 0) {
       continue;  // those behind it need not wait for it
     }
     if (prompt_tokens <= 0 || places-- <= 0 || !takes_of(blocks, *sequence)) {

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -92,12 +91,11 @@ struct Demand {
   TimeNs waiting_since_ns = -1;    // since when the sequence that waits longest waits; -1: none
 };
 
-// What a running sequence has in KV. Leading blocks that others use too are `shared`.
+// The KV of a running sequence that shares none with others.
 struct OwnKv {
   RequestId request;
-  std::int64_t blocks = 0;  // that no other sequence uses
-  int tokens = 0;           // in them
-  int shared_tokens = 0;
+  std::int64_t blocks = 0;
+  int tokens = 0;
 };
 
 // A block that holds KV, or is to hold that of a sequence.
@@ -179,13 +177,14 @@ class Scheduler {
 
   // Requests whose KV is not worth moving while replicas change their groups.
 
-  // Returns the KV of running sequences, in order of their places.
+  // Returns the KV of running sequences that share none, in order of their places.
   std::vector<OwnKv> own_kv() const;
-  // Keeps a sequence, which is in no step, out of later ones until take_up(), or until another
-  // scheduler absorbs it. It gives up its KV, which is not cached any more.
-  void set_aside(RequestId request);
-  void take_up() { exchange_.aside.clear(); }
-  bool has_set_aside() const { return !exchange_.aside.empty(); }
+  // Lets running sequences, which are in no step, give up their KV, which is not cached any more.
+  // Until take_up(), or until another scheduler absorbs them, no sequence is admitted: none
+  // overtakes them, and there is no new KV that would have to move.
+  void set_aside(const std::vector<RequestId>& requests);
+  void take_up() { exchange_.set_aside = false; }
+  bool has_set_aside() const { return exchange_.set_aside; }
   // Returns the blocks that are only cached.
   std::int64_t idle_blocks() const;
   // Forgets what they hold.
@@ -354,7 +353,7 @@ class Scheduler {
   struct Exchange {
     std::vector<BlockId> lent;  // once for each loan
     std::vector<RequestId> paused;
-    std::set<RequestId> aside;     // waiting sequences that are not admitted
+    bool set_aside = false;        // no sequence is admitted
     std::int64_t kept_places = 0;  // places kept for sequences to be adopted
     // Blocks that move within this scheduler are copied before this step, and devices whose homes
     // become one find them by their new ids from this step on. So their content is not in place
@@ -384,9 +383,6 @@ class Scheduler {
   bool fits_now(const Sequence& sequence);
   bool lacks_block(const Sequence& sequence) const;
   bool is_paused(const Sequence& sequence) const;
-  bool is_aside(const Sequence& sequence) const {
-    return has_set_aside() && exchange_.aside.contains(sequence.asks.id);
-  }
   std::int64_t free_reserve() const;
   std::uint64_t changes() const { return cache_.insertions() + kv_changes_; }
   void enqueue(Sequence& sequence);
@@ -423,7 +419,8 @@ class Scheduler {
   void release_blocks(Sequence& sequence);
   bool has_room(const StepPlan& plan) const;
   std::int64_t free_places() const {
-    return config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
+    return has_set_aside() ? 0
+                           : config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
   }
   bool has_place() const { return free_places() > 0; }
 

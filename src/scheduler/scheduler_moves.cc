@@ -30,7 +30,6 @@ std::unique_ptr<Sequence> Scheduler::release(RequestId request) {
     leave(*sequence);
   } else {
     waiting_.remove(*sequence);
-    exchange_.aside.erase(request);
   }
   leave_call(*sequence);
   ++totals_.released_total;
@@ -183,31 +182,23 @@ std::vector<OwnKv> Scheduler::own_kv() const {
   std::vector<OwnKv> all;
   for (const auto& [place, sequence] : running_) {
     const std::vector<BlockId>& blocks = sequence->blocks;
-    const auto is_own = [this](BlockId block) { return pool_.references(block) == 1; };
-    const auto first_own = std::find_if(blocks.begin(), blocks.end(), is_own);
-    const auto shared = static_cast<int>(first_own - blocks.begin()) * config_.block_tokens;
-    const int tokens = std::max(0, sequence->computed - shared);
-    all.push_back({.request = sequence->asks.id,
-                   .blocks = std::count_if(first_own, blocks.end(), is_own),
-                   .tokens = tokens,
-                   .shared_tokens = sequence->computed - tokens});
+    if (std::ranges::all_of(blocks, [&](BlockId block) { return pool_.references(block) == 1; })) {
+      all.push_back({.request = sequence->asks.id,
+                     .blocks = std::ssize(blocks),
+                     .tokens = sequence->computed});
+    }
   }
   return all;
 }
 
-void Scheduler::set_aside(RequestId request) {
-  Sequence& sequence = *sequences_.at(request);
-  check(!sequence.scheduled(), "a sequence is in no step when it is set aside");
-  if (running_.contains(sequence.place)) {
-    const std::vector<BlockId> blocks = sequence.blocks;
+void Scheduler::set_aside(const std::vector<RequestId>& requests) {
+  for (const RequestId request : requests) {
+    Sequence& sequence = *sequences_.at(request);
+    check(!sequence.scheduled(), "a sequence is in no step when it is set aside");
+    forget_blocks(sequence);
     preempt(sequence);
-    for (const BlockId block : blocks) {
-      if (pool_.references(block) == 0) {
-        cache_.forget(block);
-      }
-    }
   }
-  exchange_.aside.insert(request);
+  exchange_.set_aside = true;
 }
 
 std::int64_t Scheduler::idle_blocks() const {

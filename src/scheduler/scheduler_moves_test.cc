@@ -159,7 +159,7 @@ TEST(SchedulerMoves, ASequenceThatIsSetAsideGivesUpItsKvAndWaits) {
   Scheduler scheduler(roomy(16));
   decode_first(scheduler, 1, 9);
   decode_first(scheduler, 2, 9);
-  scheduler.set_aside(RequestId{1});
+  scheduler.set_aside({RequestId{1}});
   EXPECT_EQ(scheduler.live_blocks().size(), 3U) << "request 2 has three";
   EXPECT_EQ(scheduler.observe().waiting, 1);
   EXPECT_EQ(scheduler.observe().preemptions_total, 1);
@@ -176,42 +176,29 @@ TEST(SchedulerMoves, ASequenceThatIsSetAsideWaitsInNoStateThatAnotherTakes) {
   Scheduler from(roomy(16));
   Scheduler to(roomy(16));
   decode_first(from, 1, 9);
-  from.set_aside(RequestId{1});
+  from.set_aside({RequestId{1}});
   EXPECT_TRUE(from.has_set_aside());
   to.absorb(from.release_all());
   EXPECT_FALSE(from.has_set_aside());
   EXPECT_EQ(who(to.next_step().value()), (std::vector<std::uint64_t>{1}));
 }
 
-TEST(SchedulerMoves, ASequenceThatIsSetAsideIsForgottenWhenItLeaves) {
-  for (const bool released : {true, false}) {
-    Scheduler scheduler(roomy(16));
-    decode_first(scheduler, 1, 9);
-    scheduler.set_aside(RequestId{1});
-    if (released) {
-      (void)scheduler.release(RequestId{1});
-    } else {
-      scheduler.remove(RequestId{1});
-    }
-    EXPECT_FALSE(scheduler.has_set_aside());
-  }
-}
-
-// Many more than those that may be passed over while they wait for others' prompts.
-TEST(SchedulerMoves, OthersAreAdmittedBehindAnyNumberOfSequencesThatAreSetAside) {
-  SchedulerConfig config = roomy(400);
-  config.max_num_seqs = 200;
-  config.max_num_batched_tokens = 1000;
-  Scheduler scheduler(config);
-  for (std::uint64_t id = 1; id <= 100; ++id) {
-    ASSERT_TRUE(scheduler.add(request(id, counting(5, static_cast<TokenId>(100 * id)), 4)).ok());
-  }
-  complete(scheduler, scheduler.next_step().value());
-  for (std::uint64_t id = 1; id <= 100; ++id) {
-    scheduler.set_aside(RequestId{id});
-  }
-  ASSERT_TRUE(scheduler.add(request(101, counting(5), 4)).ok());
-  EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{101}));
+// Neither those that wait already nor those that come, whatever becomes of the former.
+TEST(SchedulerMoves, NoSequenceIsAdmittedWhileOthersAreSetAside) {
+  Scheduler scheduler(roomy(16));
+  decode_first(scheduler, 1, 9);
+  decode_first(scheduler, 2, 9);
+  ASSERT_TRUE(scheduler.add(request(3, counting(5, 300), 4)).ok());
+  scheduler.set_aside({RequestId{1}});
+  ASSERT_TRUE(scheduler.add(request(4, counting(5, 400), 4)).ok());
+  EXPECT_GT(scheduler.backlog().without_place, 0);
+  EXPECT_FALSE(scheduler.keep_place());
+  scheduler.remove(RequestId{1});
+  const StepPlan meanwhile = scheduler.next_step().value();
+  EXPECT_EQ(who(meanwhile), (std::vector<std::uint64_t>{2}));
+  complete(scheduler, meanwhile);
+  scheduler.take_up();
+  EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{2, 3, 4}));
 }
 
 TEST(SchedulerMoves, NoSequenceGivesItsRoomToOneThatIsSetAside) {
@@ -223,27 +210,22 @@ TEST(SchedulerMoves, NoSequenceGivesItsRoomToOneThatIsSetAside) {
     ASSERT_TRUE(scheduler.add(std::move(choice)).ok());
   }
   complete(scheduler, scheduler.next_step().value());
-  scheduler.set_aside(RequestId{1});
+  scheduler.set_aside({RequestId{1}});
   EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{2, 3}));
 }
 
-TEST(SchedulerMoves, BlocksThatOthersUseAreNotASequencesOwn) {
+// The last one that gives up a shared prefix would lose it for all.
+TEST(SchedulerMoves, SequencesThatShareBlocksKeepThem) {
   Scheduler scheduler(roomy(16));
   decode_first(scheduler, 1, 9);
   ASSERT_TRUE(scheduler.add(request(2, counting(10, 100), 4)).ok());  // 8 tokens are cached
   complete(scheduler, scheduler.next_step().value());
+  decode_first(scheduler, 3, 9);
   const std::vector<OwnKv> own = scheduler.own_kv();
-  ASSERT_EQ(own.size(), 2U);
-  EXPECT_EQ(own[0].request, RequestId{1});
-  EXPECT_EQ(own[0].shared_tokens, 8);
-  EXPECT_EQ(own[0].tokens, 2);
-  EXPECT_EQ(own[1].shared_tokens, 8);
-  EXPECT_EQ(own[1].tokens, 2);
-  EXPECT_EQ(own[1].blocks, 1);
-  scheduler.set_aside(RequestId{2});
-  scheduler.take_up();
-  const StepPlan step = scheduler.next_step().value();
-  EXPECT_EQ(step.slices.back().first_position, 8) << "what request 1 uses stays cached";
+  ASSERT_EQ(own.size(), 1U);
+  EXPECT_EQ(own[0].request, RequestId{3});
+  EXPECT_EQ(own[0].tokens, 9);
+  EXPECT_EQ(own[0].blocks, 3);
 }
 
 TEST(SchedulerMoves, WhatIsOnlyCachedCanBeForgotten) {

@@ -105,16 +105,13 @@ int Scheduler::tokens_left_at(const QueuePlace& place) const {
 // Admits waiting sequences that come before others of a call with several, as far as the next
 // step can take them, and preempts the latter as far as that needs.
 void Scheduler::displace_for_waiting() {
-  if (of_call_.empty()) {
+  if (of_call_.empty() || has_set_aside()) {
     return;
   }
   int passed_over = 0;
   for (auto next = waiting_.places().begin();
        next != waiting_.places().end() && passed_over < kPassedOver;) {
     Sequence& sequence = *next++->second;
-    if (is_aside(sequence)) {
-      continue;
-    }
     if (!fits_now(sequence) || to_displace(sequence) == nullptr || waits_for_prefix(sequence)) {
       ++passed_over;
       continue;
@@ -133,10 +130,15 @@ void Scheduler::displace_for_waiting() {
   }
 }
 
+<<<<<<< ours
 // Returns true if the sequence is set aside, or waits for a larger KV or, which `passed_over`
 // counts, for a prefix. The sequences behind it need not wait for any of these.
+=======
+// Returns true if the sequence waits for a larger KV or, which `passed_over` counts, for a prefix.
+// The sequences behind it need not wait for either.
+>>>>>>> theirs
 bool Scheduler::must_wait(Sequence& sequence, int& passed_over) {
-  if (is_aside(sequence) || !fits_now(sequence)) {
+  if (!fits_now(sequence)) {
     return true;
   }
   const bool waits = passed_over < kPassedOver && waits_for_prefix(sequence);

@@ -391,6 +391,29 @@ TEST(GroupsSimulation, KvThatMovesSlowlyIsComputedAgain) {
   EXPECT_EQ(grouped(100, true).changes.front().recomputed, 0);
 }
 
+// Blocks that requests give up are not filled by those that wait: their KV would move instead.
+TEST(GroupsSimulation, AQueueDoesNotFillTheBlocksThatAreGivenUp) {
+  std::vector<TraceRequest> trace = poisson(60, 40, 30, 20);
+  for (int i = 0; i < 60; ++i) {
+    trace.push_back({trace.back().at_ns + kNsPerMs, 60, 60});
+  }
+  const auto first_change = [&](bool knows) {
+    SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});
+    config.group_cost->exchange = {.us = 1, .bytes_per_us = 0.5};
+    config.groups->kv_bytes_per_s = knows ? 0.5e6 : 0;
+    const SimulationReport report = simulate(config, trace);
+    expect_nothing_lost(config, trace, report);
+    EXPECT_FALSE(report.changes.empty());
+    return report.changes.front();
+  };
+  const RegroupRecord moved = first_change(false);
+  const RegroupRecord computed = first_change(true);
+  EXPECT_TRUE(moved.together && computed.together);
+  EXPECT_EQ(moved.recomputed, 0);
+  EXPECT_GT(computed.recomputed, 0);
+  EXPECT_LT(10 * computed.kv_bytes, moved.kv_bytes);
+}
+
 // Requests that need more KV than layers can free ask for more replicas, for as long as they do.
 TEST(GroupsSimulation, AShortageBeyondMemoryAsksForReplicas) {
   SimulationConfig config = grouped_config({.drop = DropPolicy::kPaper});

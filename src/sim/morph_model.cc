@@ -8,6 +8,7 @@
 #include "control/plan_morph.h"
 #include "cost/group_cost.h"
 #include "cost/hold_pages.h"
+#include "cost/link_bytes.h"
 #include "cost/memory.h"
 
 namespace protean {

@@ -45,9 +45,6 @@ class SharedLinks {
   std::map<int, Taken> taken_;  // by link
 };
 
-// Returns the most bytes that one link carries.
-std::int64_t most_bytes(std::span<const int> links, std::span<const std::int64_t> bytes);
-
 // The links of a copy in the background, which uses what transfers leave.
 struct BackgroundLinks {
   const SharedLinks* shared = nullptr;  // null: the copy waits for no transfer

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "control/plan_regroup.h"
+#include "cost/link_bytes.h"
 #include "cost/memory.h"
 
 namespace protean {
