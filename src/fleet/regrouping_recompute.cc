@@ -18,32 +18,6 @@
 namespace protean {
 namespace {
 
-<<<<<<< ours
-// Returns the bytes that a link carries for a block of each home. Devices that receive KV of a
-// layer do so at the same time.
-std::vector<double> link_bytes(const ModelSpec& spec, Form form, const std::deque<MorphStep>& steps,
-                               std::span<const Copy> homes) {
-  std::vector<double> bytes(homes.size());
-  for (const MorphStep& step : steps) {
-    const auto& hold = std::get<HoldShards>(step);
-    if (hold.component == Component::kAttention) {
-      const auto received = [&](const std::vector<std::int64_t>& live) {
-        return kv_bytes_received(spec, form, hold, homes, live);
-      };
-      const auto of_all = received(std::vector<std::int64_t>(homes.size(), 1));
-      const auto receivers =
-          std::ranges::count_if(of_all, [](std::int64_t some) { return some > 0; });
-      for (std::size_t home = 0; home < homes.size() && receivers > 0; ++home) {
-        std::vector<std::int64_t> live(homes.size());
-        live[home] = 1;
-        const auto of_home = received(live);
-        bytes[home] +=
-            static_cast<double>(std::accumulate(of_home.begin(), of_home.end(), std::int64_t{0})) /
-            static_cast<double>(receivers);
-      }
-    }
-    form = after(std::move(form), step);
-=======
 // What the requests of a home, or of all, compute in steps without prompts.
 struct DecodeLoad {
   double requests = 0;
@@ -54,7 +28,6 @@ struct DecodeLoad {
   Batch of_step(int steps_in_flight) const {
     return {.decoding = decoding / steps_in_flight,
             .context_tokens = context_tokens / steps_in_flight};
->>>>>>> theirs
   }
 };
 

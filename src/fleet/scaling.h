@@ -85,11 +85,7 @@ struct HeldRequest {
   std::optional<ReplicaId> at = {};        // the replica whose group must hold it; nothing: any
   int failed_attempts = 0;                 // attempts that failed to form the group it waits for
   std::string latest_failure = {};
-<<<<<<< ours
   std::string refusal = {};                            // why nothing can serve it; it ends
-=======
-  std::string refusal = {};  // why there can be no group that would hold it
->>>>>>> theirs
   std::vector<std::vector<ReplicaId>> asked_for = {};  // groups that were to hold it, each once
 
   const Request& asks() const { return moved ? moved->sequence->asks : request; }

@@ -130,13 +130,8 @@ void Scheduler::displace_for_waiting() {
   }
 }
 
-<<<<<<< ours
-// Returns true if the sequence is set aside, or waits for a larger KV or, which `passed_over`
-// counts, for a prefix. The sequences behind it need not wait for any of these.
-=======
 // Returns true if the sequence waits for a larger KV or, which `passed_over` counts, for a prefix.
 // The sequences behind it need not wait for either.
->>>>>>> theirs
 bool Scheduler::must_wait(Sequence& sequence, int& passed_over) {
   if (!fits_now(sequence)) {
     return true;
