@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <random>
@@ -23,17 +24,20 @@ GroupScene::Options over_link(double bytes_per_s) {
   return {.blocks = 44, .step_cost = cost, .kv_bytes_per_s = bytes_per_s};
 }
 
-// Lets each replica decode four requests.
+// Lets each replica decode three requests.
 void begin_answers(GroupScene& scene, int output) {
-  for (int topic = 0; topic < 8; ++topic) {
+  const auto begun = [&] {
+    return std::ranges::count_if(scene.sink.seen,
+                                 [](const auto& seen) { return !seen.second.tokens.empty(); });
+  };
+  const auto all = begun() + 6;
+  for (int topic = 0; topic < 6; ++topic) {
     scene.arrive(topic, 24, output);
   }
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 40 && begun() < all; ++i) {
     scene.work(i % 2);
   }
-  for (const auto& [id, seen] : scene.sink.seen) {
-    ASSERT_FALSE(seen.tokens.empty()) << "request " << id.value << " decodes";
-  }
+  ASSERT_EQ(begun(), all);
 }
 
 // Lets a group have requests that all together wait longer for their KV than for attention weights.
@@ -59,7 +63,7 @@ TEST(Recomputing, RequestsAreComputedAgainOverASlowLinkAndMoveOverAFastOne) {
       scene.settle();
       ASSERT_EQ(scene.groups(), "01");
       EXPECT_EQ(last_change(scene).failure, "");
-      EXPECT_EQ(last_change(scene).recomputed, slow ? 8 : 0);
+      EXPECT_EQ(last_change(scene).recomputed, slow ? 6 : 0);
       EXPECT_EQ(last_change(scene).kv_bytes == 0, slow);
       scene.expect_all_answered();
     }
@@ -145,10 +149,17 @@ TEST(Recomputing, ALinkThatDevicesShareIsAsFastAsTheyUseIt) {
     scene.expect_all_answered();
     return last_change(scene).recomputed;
   };
-  EXPECT_EQ(recomputed(GroupBy::kLayers, 0, 4.5e7), 0);
-  EXPECT_EQ(recomputed(GroupBy::kLayers, 8, 4.5e7), 0);
-  EXPECT_EQ(recomputed(GroupBy::kShards, 0, 1.7e7), 0);
-  EXPECT_EQ(recomputed(GroupBy::kShards, 2, 1.7e7), 8);
+  int least = 6;
+  int most = 0;
+  for (const double rate : {5e6, 1e7, 1.5e7, 2e7, 3e7, 4.5e7, 1e8}) {
+    const int by_shards = recomputed(GroupBy::kShards, 0, rate);
+    EXPECT_EQ(recomputed(GroupBy::kShards, 2, 2 * rate), by_shards) << rate;
+    EXPECT_EQ(recomputed(GroupBy::kLayers, 8, rate), recomputed(GroupBy::kLayers, 0, rate)) << rate;
+    least = std::min(least, by_shards);
+    most = std::max(most, by_shards);
+  }
+  EXPECT_EQ(least, 0);
+  EXPECT_EQ(most, 6);
 }
 
 // All requests wait, and those that come wait too.
@@ -162,8 +173,8 @@ TEST(Recomputing, RequestsThatGaveUpTheirKvWaitForTheEndOfTheChange) {
   }
   ASSERT_EQ(scene.stage(), "joint steps");
   EXPECT_EQ(scene.fleet->observe(ReplicaId{0}).kv_blocks_used, 0);
-  EXPECT_EQ(scene.fleet->observe(ReplicaId{0}).waiting, 4);
-  EXPECT_EQ(scene.fleet->observe(ReplicaId{1}).waiting, 4);
+  EXPECT_EQ(scene.fleet->observe(ReplicaId{0}).waiting, 3);
+  EXPECT_EQ(scene.fleet->observe(ReplicaId{1}).waiting, 3);
   const auto drawn = [&](std::uint64_t id) { return scene.sink.seen.at(RequestId{id}).tokens; };
   const auto before = drawn(1);
   scene.arrive(20, 8, 2);
@@ -174,7 +185,7 @@ TEST(Recomputing, RequestsThatGaveUpTheirKvWaitForTheEndOfTheChange) {
   }
   EXPECT_EQ(scene.stage(), "joint steps") << "nothing is prepared";
   EXPECT_EQ(drawn(1), before);
-  EXPECT_TRUE(drawn(9).empty()) << "its KV would move";
+  EXPECT_TRUE(drawn(7).empty()) << "its KV would move";
   EXPECT_EQ(scene.sink.seen.at(RequestId{2}).finished->reason, FinishReason::kCancelled);
   scene.settle();
   EXPECT_EQ(scene.groups(), "01");
@@ -207,7 +218,7 @@ TEST(Recomputing, RequestsGoOnIfTheChangeFails) {
   scene.expect_all_answered();
   scene.settle();
   EXPECT_EQ(scene.groups(), "0 1");
-  EXPECT_EQ(last_change(scene).recomputed, 8);
+  EXPECT_EQ(last_change(scene).recomputed, 6);
 }
 
 // A cached prefix would move too.
@@ -222,8 +233,8 @@ TEST(Recomputing, CachedKvIsForgottenOverASlowLink) {
     EXPECT_EQ(last_change(scene).kv_bytes == 0, slow);
     scene.arrive(20, 40, 2);
     scene.settle();
-    const int cached = scene.sink.seen.at(RequestId{10}).finished->usage.cached_tokens;
-    EXPECT_EQ(cached, slow ? 0 : 36);
+    const int cached = scene.sink.seen.at(RequestId{8}).finished->usage.cached_tokens;
+    EXPECT_EQ(cached > 0, !slow);
     scene.expect_all_answered();
   }
 }

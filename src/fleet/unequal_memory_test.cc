@@ -186,7 +186,7 @@ TEST(UnequalMemory, APairWithoutRoomHidesNoOtherPairFromThePolicy) {
                     .step_cost = {.fixed_us = 50'000}});
   ASSERT_FALSE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
   for (int topic = 0; topic < 90; ++topic) {
-    scene.arrive(topic, 80, 8);  // two fill a replica
+    scene.arrive(topic, 80, 80);  // one fills a replica
   }
   for (int round = 0; round < 5'000 && scene.groups() != "0 12"; ++round) {
     scene.now_ns += 25 * kNsPerMs;
