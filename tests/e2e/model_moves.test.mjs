@@ -4,7 +4,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { editedCache } from './edited_costs.mjs';
+import { editedCache, layerCosts } from './edited_costs.mjs';
 import { loseMemory } from './faults.mjs';
 import { builtin, instrumented, model as tiny, Server, skip, sleep, until } from './server.mjs';
 
@@ -81,8 +81,8 @@ describe('--move-models auto', { skip: noMoves }, () => {
 describe('--move-models auto in place', { skip: noMoves || (instrumented && 'PUT /admin/intent in place takes the same way') }, () => {
   it('gives a model other weights in its own memory when it has more requests at once than it was planned for', async () => {
     // Steps are shortest at bf16, and tokens cost least at w4.
-    const costs = (step, token) => `{"step_us": ${step}, "token_us": ${token}, "more_token_us": ${token}, "tile_us": 0, "pass_tokens": 0}`;
-    const folder = editedCache(scratch, 'moves', `of.update(${costs(1e4, 1e4)} if name == "bf16" else ${costs(5e4, 1e2)} if name in ("w4", "w4a8") else ${costs(1e6, 1e6)})`);
+    const folder = editedCache(scratch, 'moves',
+      `of.update(${layerCosts(1e4, 1e4)} if name == "bf16" else ${layerCosts(5e4, 1e2)} if name in ("w4", "w4a8") else ${layerCosts(1e6, 1e6)})`);
     const server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, '--variant-cache', folder, '--admin-port', '0', '--devices', '2',
       '--intent', 'min-device-hours', '--batch', '1', '--prompt-tokens', '4', '--output-tokens', '64',
       '--move-models', 'auto', '--move-window', '3', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
