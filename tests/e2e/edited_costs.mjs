@@ -5,7 +5,7 @@ import { cpSync } from 'node:fs';
 import { join } from 'node:path';
 import { builtin, program } from './server.mjs';
 
-// Returns a folder, in `scratch`, of fingerprints whose layers cost what a line of Python says, and in which KV at int8
+// Returns a folder, in `scratch`, of fingerprints whose layers cost what a line of Python says (what was measured may be 0), and in which KV at int8
 // is faster than at bf16, so that every machine chooses the same configurations. The costs serve for forms that change
 // too, which are then not measured.
 export function editedCache(scratch, name, layers) {

@@ -246,7 +246,7 @@ describe('PUT /admin/intent in place', () => {
     return loaded;
   };
   before(() => {
-    folder = editedCache(scratch, 'edited', 'if name != "bf16": of.update({field: of[field] * 100 for field in ("step_us", "token_us")})');
+    folder = editedCache(scratch, 'edited', 'if name != "bf16": of.update({field: (of[field] + 1000) * 100 for field in ("step_us", "token_us")})');
   });
   afterEach(async () => assert.equal(await server.stop(), 0, server.log));
 
@@ -326,7 +326,7 @@ describe('PUT /admin/intent handed over', () => {
 
   it('gives a model other devices while its answers go on, and the memory of the former ones back', async () => {
     // Steps at bf16 take so long that two devices shorten them.
-    const folder = editedCache(scratch, 'handed over', 'of.update({field: of[field] * (50 if name == "bf16" else 5000) for field in ("step_us", "token_us")})');
+    const folder = editedCache(scratch, 'handed over', 'of.update({field: (of[field] + 100) * (50 if name == "bf16" else 5000) for field in ("step_us", "token_us")})');
     server = await Server.startWith({ path: ['--model', `story=${builtin}`] }, '--variant-cache', folder, '--admin-port', '0', '--devices', '2',
       '--intent', 'min-device-hours', '--kv-cache-memory', '8MiB', '--max-num-seqs', '8');
     await server.logged(/operators' port: (\S+)/);
