@@ -80,10 +80,11 @@ Checked<IntentWish> read_intent_wish(const std::string& body) {
 }
 
 IntentWish with_load(IntentWish wish, const Observation& seen, const RecentLengths& lengths) {
+  // Those that wait have no tokens yet.
+  const std::int64_t begun = std::max<std::int64_t>(1, seen.accepted_total - seen.waiting);
   const auto mean = [&](std::int64_t tokens) {
-    return seen.accepted_total > 0
-               ? static_cast<int>(std::max<std::int64_t>(1, tokens / seen.accepted_total))
-               : 0;
+    return seen.accepted_total > 0 ? static_cast<int>(std::max<std::int64_t>(1, tokens / begun))
+                                   : 0;
   };
   wish.batch = wish.batch > 0 ? wish.batch : std::max(1, seen.running);
   wish.prompt_tokens = wish.prompt_tokens > 0 ? wish.prompt_tokens : mean(seen.prompt_tokens_total);
