@@ -99,9 +99,8 @@ void ReplicaLoader::place_anew(std::size_t model, const IntentWish& wish) {
   server_.changes(model, {.why = residents_[model].failure, .placed_anew = true});
   OpenOptions options = open_options(tell_change(model));
   options.device_loads = placements_.device_loads(model);
-  if (wish.requests_wait) {  // no fingerprint waits for moments without requests of others
-    options.harvest.await_turn = {};
-    options.harvest.quiet = {};
+  if (wish.requests_wait) {  // a fingerprint gives others no turns, but knows whether they compute
+    options.harvest.await_turn = [this] { return !jobs_.closed(); };
   }
   const std::int64_t free = unclaimed_bytes() + memory_now(*before);
   auto opened = plan(

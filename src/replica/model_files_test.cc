@@ -1,6 +1,7 @@
 #include "replica/model_files.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -16,12 +17,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Other runs of this test may have files there.
+fs::path own_path(const std::string& name) {
+  return fs::path(testing::TempDir()) / (name + "." + std::to_string(::getpid()));
+}
+
 class ModelFilesTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!fs::exists("models/builtin/config.json")) GTEST_SKIP() << "run from the source folder";
     options_.model = "models/builtin";
-    options_.chat_template = fs::path(testing::TempDir()) / "model_files_test.jinja";
+    options_.chat_template = own_path("model_files_test.jinja");
   }
   void TearDown() override { fs::remove(options_.chat_template); }
   void write(std::string_view text) { std::ofstream(options_.chat_template) << text; }
@@ -52,7 +58,7 @@ TEST_F(ModelFilesTest, WeightsServeInPlaceOfOthersOfTheSameShapeTokensAndTemplat
 TEST_F(ModelFilesTest, FilesWhoseTokenizerCutsTextInAnotherWayAreOfAnotherModel) {
   const auto files = open_model_files({.model = options_.model});
   ASSERT_TRUE(files.ok()) << files.error().message;
-  const fs::path copy = fs::path(testing::TempDir()) / "model_files_test";
+  const fs::path copy = own_path("model_files_test");
   fs::copy(options_.model, copy,
            fs::copy_options::overwrite_existing | fs::copy_options::recursive);
   EXPECT_TRUE(same_but_for_weights(*files, *open_model_files({.model = copy})));
@@ -74,7 +80,7 @@ TEST_F(ModelFilesTest, FilesWhoseTokenizerCutsTextInAnotherWayAreOfAnotherModel)
 }
 
 TEST_F(ModelFilesTest, EveryFileThatLoadingReadsIsNoticedWhenItChanges) {
-  const fs::path copy = fs::path(testing::TempDir()) / "model_files_test.seen";
+  const fs::path copy = own_path("model_files_test.seen");
   fs::remove_all(copy);
   fs::copy(options_.model, copy);
   options_.model = copy;
@@ -116,7 +122,7 @@ TEST_F(ModelFilesTest, EveryFileThatLoadingReadsIsNoticedWhenItChanges) {
 }
 
 TEST_F(ModelFilesTest, APathThatTheSystemRefusesToFollowIsAnError) {
-  const fs::path loop = fs::path(testing::TempDir()) / "model_files_test.loop";
+  const fs::path loop = own_path("model_files_test.loop");
   fs::remove(loop);
   fs::create_symlink(loop, loop);
   for (const fs::path& path : {loop, loop / "model", fs::path(std::string(300, 'x'))}) {

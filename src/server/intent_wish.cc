@@ -80,17 +80,20 @@ Checked<IntentWish> read_intent_wish(const std::string& body) {
 }
 
 IntentWish with_load(IntentWish wish, const Observation& seen, const RecentLengths& lengths) {
-  const auto mean = [&](std::int64_t tokens) {
-    return seen.accepted_total > 0
-               ? static_cast<int>(std::max<std::int64_t>(1, tokens / seen.accepted_total))
-               : 0;
+  // Before an answer has ended, of requests that have begun, since those that wait have no tokens.
+  const auto so_far = [&](std::int64_t tokens) {
+    const std::int64_t begun = std::max<std::int64_t>(1, seen.accepted_total - seen.waiting);
+    return seen.accepted_total > 0 ? static_cast<int>(std::max<std::int64_t>(1, tokens / begun))
+                                   : 0;
   };
+  const RecentLengths::Lengths means = lengths.means().value_or(RecentLengths::Lengths{
+      .prompt = so_far(seen.prompt_tokens_total), .answer = so_far(seen.output_tokens_total)});
   wish.batch = wish.batch > 0 ? wish.batch : std::max(1, seen.running);
-  wish.prompt_tokens = wish.prompt_tokens > 0 ? wish.prompt_tokens : mean(seen.prompt_tokens_total);
+  wish.prompt_tokens = wish.prompt_tokens > 0 ? wish.prompt_tokens : means.prompt;
   if (wish.output_tokens > 0) {
     return wish;
   }
-  wish.output_tokens = mean(seen.output_tokens_total);
+  wish.output_tokens = means.answer;
   if (const auto most = is_bounded(wish.intent) ? lengths.quantile(kOfBounds) : std::nullopt) {
     wish.output_tokens = *most;
     wish.output_quantile = kOfBounds;

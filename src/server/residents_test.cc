@@ -229,8 +229,16 @@ TEST_F(ResidentsTest, EstimatesAreForTheRequestsOfTheModelUnlessTheWishSaysOther
   want(R"({"intent":"min-cost"})");
   EXPECT_EQ(loader.wanted, (std::array{3, 50, 9}));
   residents.kept(0);
+  serving().deliver({.observation = {.running = 1,
+                                     .waiting = 49,
+                                     .prompt_tokens_total = 201,
+                                     .output_tokens_total = 60,
+                                     .accepted_total = 50}});
+  want(R"({"intent":"min-cost"})");
+  EXPECT_EQ(loader.wanted, (std::array{1, 201, 60})) << "those that wait have no tokens yet";
+  residents.kept(0);
   want(R"({"intent":"min-cost","batch":8,"output_tokens":200})");
-  EXPECT_EQ(loader.wanted, (std::array{8, 50, 200}));
+  EXPECT_EQ(loader.wanted, (std::array{8, 201, 200}));
   EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens"), 200);
 }
 

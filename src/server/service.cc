@@ -301,7 +301,7 @@ void Service::record(const Finished& finished, ReplicaId replica, const Live& li
   metrics_.finished(replica, ended);
   feed_.finished(ended);
   if ((reason == "stop" || reason == "length") && usage.output_tokens > 0) {
-    fleet_.answered(usage.output_tokens);
+    fleet_.answered(usage.prompt_tokens, usage.output_tokens);
   }
   AnswerRecord& whole = live.generation->record;
   add_choice(whole, reason, usage, finished.times);

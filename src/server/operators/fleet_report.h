@@ -35,8 +35,8 @@ class FleetReport {
 
   void replicas_wanted(const ReplicasWanted& wanted) { wanted_ = wanted; }
   void migrations(const Migrations& now) { migrations_ = now; }
-  // A request has got its whole answer of so many tokens.
-  void answered(int tokens) { lengths_.add(tokens); }
+  // A request has got its whole answer.
+  void answered(int prompt_tokens, int tokens) { lengths_.add(prompt_tokens, tokens); }
 
   int replicas() const { return static_cast<int>(seen_.size()); }
   const Observation& seen(ReplicaId replica) const { return seen_[index(replica)]; }
