@@ -257,20 +257,20 @@ TEST_F(ResidentsTest, ABoundIsForNineOfTenAnswersAndTheRestForTheirMean) {
     answers.clear();
   }
   want(R"({"intent":"min-cost"})");
-  EXPECT_EQ(loader.wanted, (std::array{1, 1, 34}));
+  EXPECT_EQ(loader.wanted, (std::array{1, 3, 34}));
   EXPECT_FALSE(
       residents.intent_of(serving()).at("change").as_object().contains("output_tokens_quantile"));
   residents.kept(0);
   for (const char* intent : {"latency-slo=2s", "cost-slo=3"}) {
     want(json::serialize(json::object{{"intent", intent}}));
-    EXPECT_EQ(loader.wanted, (std::array{1, 1, 18})) << intent;
+    EXPECT_EQ(loader.wanted, (std::array{1, 3, 18})) << intent;
     EXPECT_EQ(residents.intent_of(serving()).at("change").at("output_tokens_quantile"), 0.9);
     residents.kept(0);
   }
   residents.look_at_loads();
   EXPECT_EQ(loader.output_tokens, std::vector{18}) << "moves are for the intent that serves";
   want(R"({"intent":"latency-slo=2s","output_tokens":200})");
-  EXPECT_EQ(loader.wanted, (std::array{1, 1, 200}));
+  EXPECT_EQ(loader.wanted, (std::array{1, 3, 200}));
 }
 
 TEST_F(ResidentsTest, AModelMovesByTheLoadsInTheWayOfAnIntent) {
