@@ -30,7 +30,7 @@ PlannedDevice with_profile(const DeviceProfile& profile) {
       .profile = profile, .memory_bytes = profile.memory_bytes, .free_bytes = profile.memory_bytes};
 }
 
-// True if a text is a whole number, of whatever size.
+// Returns true if a text consists of digits: a number that may be too large.
 bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }

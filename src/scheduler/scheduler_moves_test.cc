@@ -183,7 +183,8 @@ TEST(SchedulerMoves, ASequenceThatIsSetAsideWaitsInNoStateThatAnotherTakes) {
   EXPECT_EQ(who(to.next_step().value()), (std::vector<std::uint64_t>{1}));
 }
 
-// Neither those that wait already nor those that come, whatever becomes of the former.
+// Sequences that wait and sequences that arrive stay out, also once the one that was set aside has
+// been removed.
 TEST(SchedulerMoves, NoSequenceIsAdmittedWhileOthersAreSetAside) {
   Scheduler scheduler(roomy(16));
   decode_first(scheduler, 1, 9);
