@@ -286,6 +286,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   const std::string intent = setting.intent.intent;
   HostedModel hosted{std::move(served), limits,       events, nullptr, intent,
                      sized->plan,       replica.turns};
+  hosted.no_intent = why_no_intent(asked.model, replica.sizing);
   hosted.configurations = configurations_of_files(asked.model.model, opened->checkpoint->spec(),
                                                   asked.morph.variant_cache);
   return OpenModel{.asked = asked,

@@ -77,6 +77,9 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
   if (const ApiError* error = std::get_if<ApiError>(&wish)) {
     return *error;
   }
+  if (const std::string& why = hosts_[place_of(service)]->no_intent; !why.empty()) {
+    return ApiError{.status = 409, .message = why};
+  }
   const std::string& name = service.model().names.front();
   const auto before = changes_.find(name);
   if (before != changes_.end() && !has_ended(before->second)) {
