@@ -108,7 +108,8 @@ Harvest ReplicaLoader::harvest(TellProgress tell) {
                 if (tell) {
                   tell({.steps = now.steps, .of_steps = now.of_steps});
                 }
-              }};
+              },
+          .goes_on = [this] { return !jobs_.closed() && !jobs_.taken_back(); }};
 }
 
 }  // namespace protean

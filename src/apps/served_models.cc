@@ -201,7 +201,7 @@ Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& opti
     sized.report = *std::move(chosen);
   }
   std::optional<Error> first;
-  while (true) {
+  while (!options.harvest.is_over()) {
     sized.setting = asked;
     if (sized.report != nullptr) {
       sized.plan = apply_plan(*sized.report, options.may_move, sized.setting.model);
@@ -222,6 +222,7 @@ Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& opti
     }
     log::warning("{}: the next configuration by rank is tried", replica.error().message);
   }
+  return make_error(ErrorCode::kUnavailable, "the plan was stopped");
 }
 
 // Does a part of opening a model that takes long and starts no threads: at low priority if others
