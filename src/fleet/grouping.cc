@@ -297,7 +297,9 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
       const Status may = change->wanted->insists
                              ? check_homes(change->homes.front(), ahead)
                              : check_shrink(ahead[index(change->homes.front())].back());
-      next = may.ok() ? std::move(next) : refused_now("{}", may.error().message);
+      if (!may.ok()) {
+        next = refused_now("{}", may.error().message);
+      }
     }
     if (!next.ok()) {
       wanted_ = std::move(before);
