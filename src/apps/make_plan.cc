@@ -320,6 +320,9 @@ Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& mod
   if (!candidates.ok()) {
     return candidates.error();
   }
+  if (options.harvest.is_over()) {
+    return make_error(ErrorCode::kUnavailable, "the plan was stopped");
+  }
   auto deployment = deploy(report.wish, *std::move(candidates), report.states);
   if (!deployment.ok()) {
     return deployment.error();

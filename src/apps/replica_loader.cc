@@ -65,23 +65,6 @@ OpenOptions ReplicaLoader::open_options(TellProgress tell) {
           .memory = defaults_.memory};
 }
 
-void ReplicaLoader::give(std::function<void()> job, std::string name, bool next) {
-  jobs_.give(
-      [this, job = std::move(job)] {
-        job();
-        placements_.claim(claimed_bytes());
-      },
-      std::move(name), next);
-}
-
-// A short job plans nothing, and measures only what a model that wakes lacks.
-void ReplicaLoader::give_short(std::function<void()> job) {
-  jobs_.give_short([this, job = std::move(job)] {
-    job();
-    placements_.claim(claimed_bytes());
-  });
-}
-
 // Opens a model, once more if devices fail meanwhile: it may have been planned with them. What its
 // steps cost is learned before it is loaded, if it is.
 Result<OpenModel> ReplicaLoader::plan(
@@ -132,15 +115,19 @@ void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
           place_anew(model, wish);
         }
       },
-      replacement_job(model), wish.requests_wait);
+      [this, model](const Error& error) { fail_to_replace(model, error); }, replacement_job(model),
+      wish.requests_wait);
 }
 
 void ReplicaLoader::morphed(std::size_t model, const Status& how) {
-  give([this, model, how] { morphed_now(model, how); }, replacement_job(model));
+  give([this, model, how] { morphed_now(model, how); },
+       [this, model](const Error& error) { fail_to_replace(model, error); },
+       replacement_job(model));
 }
 
 void ReplicaLoader::profile(std::size_t model) {
-  give([this, model] { profile_now(model); }, profile_job(model));
+  give([this, model] { profile_now(model); },
+       [this, model](const Error& error) { server_.profiled(model, error); }, profile_job(model));
 }
 
 void ReplicaLoader::take_back_deployment(const std::string& name) {
@@ -172,7 +159,7 @@ Status ReplicaLoader::deploy(const std::string& name, const boost::json::object&
     return setting.error();
   }
   give([this, setting = *std::move(setting), load] { deploy_now(setting, load); },
-       deployment_job(name));
+       [this, name](const Error& error) { server_.failed(name, error); }, deployment_job(name));
   return {};
 }
 
@@ -185,27 +172,36 @@ void ReplicaLoader::unload_now(std::size_t model) {
   server_.fell_asleep(model);
 }
 
+// Starts a model's replicas from its files as they are now.
+Status ReplicaLoader::start(Resident& resident) {
+  const Checkpoint* const read = resident.model->files->checkpoint.get();
+  const Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
+  if (resident.model->files->checkpoint.get() != read) {
+    std::ranges::for_each(resident.held, &HeldRequest::weights_replaced);
+  }
+  if (!renewed.ok()) {
+    return renewed;
+  }
+  learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
+  auto replicas = start_replicas(*resident.model, *resident.sink);
+  if (!replicas.ok()) {
+    return replicas.error();
+  }
+  resident.replicas = *std::move(replicas);
+  return {};
+}
+
 void ReplicaLoader::load_now(std::size_t model) {
   Resident& resident = residents_[model];
   if (resident.awaits_place || resident.replicas != nullptr) {
     return;
   }
   const TimeNs began_ns = steady_now_ns();
-  const Checkpoint* const read = resident.model->files->checkpoint.get();
-  const Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
-  if (resident.model->files->checkpoint.get() != read) {
-    std::ranges::for_each(resident.held, &HeldRequest::weights_replaced);
-  }
-  if (renewed.ok()) {
-    learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
-  }
-  auto replicas = renewed.ok() ? start_replicas(*resident.model, *resident.sink) : renewed.error();
-  if (!replicas.ok()) {
-    log::error("{} does not wake: {}", name_of(*resident.model), replicas.error().message);
-    fail_to_wake(model, replicas.error());
+  if (const Status started = attempt([&] { return start(resident); }); !started.ok()) {
+    log::error("{} does not wake: {}", name_of(*resident.model), started.error().message);
+    fail_to_wake(model, started.error());
     return;
   }
-  resident.replicas = *std::move(replicas);
   await_successor(model);
   resident.replicas->take_in(std::exchange(resident.held, {}));
   placements_.loaded(model, resident.model->load_s);

@@ -84,12 +84,15 @@ class ReplicaLoader final : public ModelLoader {
   Harvest harvest(TellProgress tell = {});
   LoadHooks load_hooks(const OpenModel& model, TellProgress tell);
   OpenOptions open_options(TellProgress tell);
-  void give(std::function<void()> job, std::string name = {}, bool next = false);
+  using Failed = std::function<void(const Error&)>;
+  void do_job(const std::function<void()>& job, const Failed& failed);
+  void give(std::function<void()> job, Failed failed, std::string name = {}, bool next = false);
   void give_short(std::function<void()> job);
   Result<OpenModel> plan(OpenOptions options,
                          const std::function<Result<OpenModel>(const OpenOptions&)>& open);
   Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident, const TellProgress& tell);
   void unload_now(std::size_t model);
+  static Status start(Resident& resident);
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting, bool load);
   void replace_now(std::size_t model, const IntentWish& wish);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/replica_loader.h"
+#include "base/log.h"
 #include "base/units.h"
 
 namespace protean {
@@ -16,6 +17,32 @@ constexpr TimeNs kShortestRestNs = kNsPerS / 50;
 constexpr TimeNs kLongestRestNs = kNsPerS;
 
 }  // namespace
+
+// Does a job, and tells why if it throws.
+void ReplicaLoader::do_job(const std::function<void()>& job, const Failed& failed) {
+  const Status done = attempt([&] {
+    job();
+    return Status();
+  });
+  if (!done.ok()) {
+    failed(done.error());
+  }
+  placements_.claim(claimed_bytes());
+}
+
+void ReplicaLoader::give(std::function<void()> job, Failed failed, std::string name, bool next) {
+  jobs_.give([this, job = std::move(job), failed = std::move(failed)] { do_job(job, failed); },
+             std::move(name), next);
+}
+
+// A short job plans nothing, and measures only what a model that wakes lacks.
+void ReplicaLoader::give_short(std::function<void()> job) {
+  jobs_.give_short([this, job = std::move(job)] {
+    do_job(job, [](const Error& error) {
+      log::error("a change of the models in memory failed: {}", error.message);
+    });
+  });
+}
 
 // Waits before a step of a fingerprint for a moment in which no model has requests; if they go on,
 // for a few times as long as the step before took, so that they lose a small share of the CPUs.
@@ -38,12 +65,14 @@ void ReplicaLoader::await_load_turn() {
 // Gives freed memory back, as buffers of steps are not on pages of a pool. Threads that allocate
 // wait meanwhile, so a moment without requests is preferred.
 void ReplicaLoader::trim() {
-  give([this] {
-    jobs_.run_aside([this] {
-      await_load_turn();
-      ::malloc_trim(0);
-    });
-  });
+  give(
+      [this] {
+        jobs_.run_aside([this] {
+          await_load_turn();
+          ::malloc_trim(0);
+        });
+      },
+      [](const Error&) {});  // only memory is not given back
 }
 
 // Returns what tells how far a change of a model's intent is.
@@ -79,7 +108,8 @@ Harvest ReplicaLoader::harvest(TellProgress tell) {
                 if (tell) {
                   tell({.steps = now.steps, .of_steps = now.of_steps});
                 }
-              }};
+              },
+          .goes_on = [this] { return !jobs_.closed() && !jobs_.taken_back(); }};
 }
 
 }  // namespace protean

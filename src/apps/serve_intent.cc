@@ -29,6 +29,11 @@ std::string_view flag_in_the_way(const ModelOptions& options) {
                                             : "";
 }
 
+// Returns true unless --devices is a file.
+bool counts_devices(const std::string& devices) {
+  return devices.find_first_not_of("0123456789") == std::string::npos;
+}
+
 }  // namespace
 
 PlannedLoad within(PlannedLoad load, int max_context) {
@@ -88,7 +93,7 @@ Result<std::shared_ptr<const PlanReport>> choose_for_intent(const IntentScene& s
     return planning.error();
   }
   PlanOptions& wanted = planning->options;
-  if (wanted.devices.find_first_not_of("0123456789") != std::string::npos) {
+  if (!counts_devices(wanted.devices)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--intent {} with --devices {}: give the number of devices", intent,
                       wanted.devices);
@@ -160,12 +165,24 @@ IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& option
                     std::make_shared<const std::string>(boost::json::serialize(plan_json(report)))};
 }
 
+std::string why_no_intent(const ModelOptions& options, const Sizing& sizing) {
+  const std::string& devices = options.group.devices;
+  return sizing.replicas() > 1
+             ? fmt::format(
+                   "an intent chooses for one replica, and --data-parallel-size is {}: "
+                   "deploy the model with 1",
+                   sizing.replicas())
+         : devices != "auto" && !counts_devices(devices)
+             ? fmt::format(
+                   "an intent chooses among a number of devices, and --devices is {}: "
+                   "deploy the model with their number",
+                   devices)
+             : "";
+}
+
 Status forget_choice(ModelOptions& options, const Sizing& sizing) {
-  if (sizing.replicas() > 1) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "an intent chooses for one replica, and --data-parallel-size is {}: deploy "
-                      "the model with 1",
-                      sizing.replicas());
+  if (const std::string why = why_no_intent(options, sizing); !why.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "{}", why);
   }
   if (options.group.devices == "auto") {
     options.group.devices = fmt::format("{}", sizing.devices.size());

@@ -52,8 +52,12 @@ IntentPlan apply_plan(const PlanReport& report, bool bound, ModelOptions& option
 // Shortens requests that exceed a context, prompts and answers alike.
 PlannedLoad within(PlannedLoad load, int max_context);
 
+// Returns why no intent can choose how a model with these options is served, whose present devices
+// are those of `sizing`; empty if one can.
+std::string why_no_intent(const ModelOptions& options, const Sizing& sizing);
+
 // Resets in `options` what an intent chooses, so that another one can choose again among as many
-// devices: those of `sizing` if the options do not say. Fails if that has several replicas.
+// devices: those of `sizing` if the options do not say. Fails for why_no_intent().
 Status forget_choice(ModelOptions& options, const Sizing& sizing);
 
 }  // namespace protean

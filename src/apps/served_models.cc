@@ -201,7 +201,7 @@ Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& opti
     sized.report = *std::move(chosen);
   }
   std::optional<Error> first;
-  while (true) {
+  while (!options.harvest.is_over()) {
     sized.setting = asked;
     if (sized.report != nullptr) {
       sized.plan = apply_plan(*sized.report, options.may_move, sized.setting.model);
@@ -222,6 +222,7 @@ Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& opti
     }
     log::warning("{}: the next configuration by rank is tried", replica.error().message);
   }
+  return make_error(ErrorCode::kUnavailable, "the plan was stopped");
 }
 
 // Does a part of opening a model that takes long and starts no threads: at low priority if others
@@ -286,6 +287,7 @@ Result<OpenModel> open_model(ModelSetting setting, const OpenOptions& options,
   const std::string intent = setting.intent.intent;
   HostedModel hosted{std::move(served), limits,       events, nullptr, intent,
                      sized->plan,       replica.turns};
+  hosted.no_intent = why_no_intent(asked.model, replica.sizing);
   hosted.configurations = configurations_of_files(asked.model.model, opened->checkpoint->spec(),
                                                   asked.morph.variant_cache);
   return OpenModel{.asked = asked,

@@ -34,7 +34,8 @@ struct Depths {
 };
 
 // Returns the time or the memory of a model, given those of its two smaller copies: equations 2 and
-// 3 of section 5.3 (L2), and the extrapolation of section 5.2 (M2).
+// 3 of section 5.3 (L2), and the extrapolation of section 5.2 (M2), by least squares with layers
+// that cost nothing or more.
 double of_whole_model(double one, double other, const Depths& layers);
 Latency of_whole_model(const Latency& one, const Latency& other, const Depths& layers);
 

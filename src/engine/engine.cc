@@ -436,7 +436,8 @@ void Engine::expire() {
   for (const RequestId request : steering_ ? steering_->given_up() : std::vector<RequestId>{}) {
     finish(request, {.reason = FinishReason::kFailed,
                      .failure = "the request needs a larger KV cache than there was in time: "
-                                "shorten it or send it again later"});
+                                "shorten it or send it again later",
+                     .may_retry = true});
   }
 }
 

@@ -130,6 +130,7 @@ TEST_F(EngineTest, FailedStepFailsItsRequestsAndServingGoesOn) {
   EXPECT_EQ(sink.all<Finished>()[0].request, RequestId{1});
   EXPECT_EQ(sink.all<Finished>()[0].reason, FinishReason::kFailed);
   EXPECT_EQ(sink.all<Finished>()[0].failure, "device lost");
+  EXPECT_FALSE(sink.all<Finished>()[0].may_retry);
   for (int i = 0; i < 4; ++i) {
     end_step(5);
   }

@@ -183,6 +183,7 @@ TEST_F(Steering, WhatOnlyALargerKvCouldHoldFailsWhenNoneCanBeHad) {
   ASSERT_EQ(heard.all<Finished>().size(), 1U);
   EXPECT_EQ(heard.all<Finished>()[0].reason, FinishReason::kFailed);
   EXPECT_NE(heard.all<Finished>()[0].failure.find("larger KV cache"), std::string::npos);
+  EXPECT_TRUE(heard.all<Finished>()[0].may_retry);
   EXPECT_GE(now_ns, static_cast<TimeNs>(kHorizonS * kNsPerS));
   EXPECT_GT(heard.form->failures_total, 2) << "it was tried";
   EXPECT_LT(heard.form->failures_total, 5 * 30)

@@ -28,6 +28,7 @@ void Fleet::end_held(std::size_t index, FinishReason reason, TimeNs now_ns) {
     for (std::size_t i = 0; i < stations_.size(); ++i) {
       some_serve = some_serve || in_service(i);
     }
+    finished.may_retry = true;
     finished.failure = fmt::format(
         "{}{}: send it again later",
         held.moved ? "the request's replica has failed, and no other can go on with it"

@@ -18,6 +18,13 @@ Error refused(fmt::format_string<Args...> format, Args&&... args) {
                "these groups cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
 }
 
+// Refuses what can be had at another time.
+template <class... Args>
+Error refused_now(fmt::format_string<Args...> format, Args&&... args) {
+  return Error{ErrorCode::kExhausted,
+               "these groups cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
 bool overlap(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
   return std::any_of(a.begin(), a.end(), [&](ReplicaId replica) {
     return std::find(b.begin(), b.end(), replica) != b.end();
@@ -217,7 +224,7 @@ Status Grouping::check_wish(const GroupWish& wish) const {
       }
       const std::string& failure = stations_[index(replica)].failure;
       if (group.size() > 1 && !failure.empty()) {
-        return refused("replica {} is out of service: it {}", replica.value, failure);
+        return refused_now("replica {} is out of service: it {}", replica.value, failure);
       }
       if (!named.insert(replica).second) {
         return refused("replica {} is named twice", replica.value);
@@ -286,9 +293,12 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   }
   while (const auto change = next_change(ahead, {})) {
     Result<Regroup> next = look_ahead(*change, ahead);
-    if (next.ok() && next->together && !change->wanted->insists) {
-      if (Status may = check_shrink(ahead[index(change->homes.front())].back()); !may.ok()) {
-        next = refused("{}", may.error().message);
+    if (next.ok() && next->together) {
+      const Status may = change->wanted->insists
+                             ? check_homes(change->homes.front(), ahead)
+                             : check_shrink(ahead[index(change->homes.front())].back());
+      if (!may.ok()) {
+        next = refused_now("{}", may.error().message);
       }
     }
     if (!next.ok()) {

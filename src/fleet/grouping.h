@@ -167,6 +167,7 @@ class Grouping {
   std::optional<Result<Shape>> rebalances(const Shapes& shapes, const Change& change) const;
   Regroup look_ahead_rebalanced(const Change& change, Shape shape, Shapes& shapes) const;
   Status check_shrink(Shape shape) const;
+  Status check_homes(ReplicaId group, const Shapes& ahead) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;
   std::vector<Wanted> wanted_after(const GroupWish& wish, const std::string& reason,

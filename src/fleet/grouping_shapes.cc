@@ -101,6 +101,29 @@ Status Grouping::check_shrink(Shape shape) const {
   return check_shrunk(config_, stations_, shape, false);
 }
 
+// Refuses an operator a group that would fail as soon as it begins: its homes rest in different
+// forms, or a request needs more KV than they would keep. Homes that change first may do otherwise.
+Status Grouping::check_homes(ReplicaId group, const Shapes& ahead) const {
+  const Shape& shape = ahead[index(group)].back();
+  std::vector<Form> forms;
+  for (const ReplicaId home : shape.homes) {
+    const Engine& engine = *stations_[index(home)].engine;
+    const std::size_t changes = home == group ? 1 : 0;
+    if (ahead[index(home)].size() != groups_[index(home)].size() + changes ||
+        running_of(home) != nullptr || !engine.form_at_rest()) {
+      return {};
+    }
+    forms.push_back(joined_form(engine.form().value_or(loaded_form(home)), 1));
+  }
+  if (!shape.unequal.empty()) {  // which were compared, and keep their KV
+    return {};
+  }
+  if (Status equal = check_equal(shape.homes, forms, false); !equal.ok()) {
+    return equal;
+  }
+  return shape.shrunk_from > 0 ? check_shrunk(config_, stations_, shape, true) : Status();
+}
+
 // Returns the form that a replica or group becomes part of a group with, which may have more KV
 // still. A group that there is has the precisions that it came to since it was formed.
 Form Grouping::form_of(const Shapes& shapes, ReplicaId replica) const {

@@ -237,15 +237,8 @@ std::optional<Error> Regrouping::agree() {
     return agree_unequal(std::move(forms));
   }
   group_.home = forms[0];
-  for (std::size_t home = 1; home < count(); ++home) {
-    const Form& other = forms[home];
-    if (shrunk ? !equally_precise(other, group_.home) : other != group_.home) {
-      return make_error(ErrorCode::kUnavailable,
-                        "replicas {} and {} have different forms, '{}' and '{}': ask for equal "
-                        "ones first",
-                        first().value, group_.homes[home].value, to_string(group_.home),
-                        to_string(other));
-    }
+  if (Status equal = check_equal(group_.homes, forms, shrunk); !equal.ok()) {
+    return equal.error();
   }
   const int homes = static_cast<int>(count());
   const Result<std::int64_t> blocks =

@@ -112,6 +112,10 @@ Status check_morphs(const Engine& engine, ReplicaId replica, std::int64_t blocks
 // only if no request may be preempted.
 Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt);
 
+// Refuses homes of different forms. KV that has shrunk may differ.
+Status check_equal(const std::vector<ReplicaId>& homes, const std::vector<Form>& forms,
+                   bool shrunk);
+
 // Refuses a group for which the KV of its homes shrinks, by check_room() of each home that serves
 // now. Unless an operator `insists`, also refuses one that would have no more KV blocks than its
 // homes had before.

@@ -44,6 +44,21 @@ Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, 
                           replica.value, blocks, used);
 }
 
+Status check_equal(const std::vector<ReplicaId>& homes, const std::vector<Form>& forms,
+                   bool shrunk) {
+  const Form& first = forms.front();
+  for (std::size_t home = 1; home < homes.size(); ++home) {
+    const Form& other = forms[home];
+    if (shrunk ? !equally_precise(other, first) : other != first) {
+      return make_error(ErrorCode::kUnavailable,
+                        "replicas {} and {} have different forms, '{}' and '{}': ask for equal "
+                        "ones first",
+                        homes.front().value, homes[home].value, to_string(first), to_string(other));
+    }
+  }
+  return {};
+}
+
 Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stations,
                     const GroupShape& group, bool insists) {
   for (const ReplicaId home : group.homes) {

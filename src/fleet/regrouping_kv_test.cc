@@ -157,15 +157,34 @@ TEST(Regrouping, KvDoesNotShrinkBelowWhatARequestNeeds) {
   scene.arrive(2, 200, 36);  // 59 blocks, on the second replica
   scene.work(0);
   scene.work(1);
-  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  const auto changes = scene.want({{0, 1}}, GroupBy::kLayers);
+  ASSERT_FALSE(changes.ok());
+  EXPECT_EQ(changes.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(changes.error().message.find("a request needs 59"), std::string::npos)
+      << changes.error().message;
   scene.settle();
   scene.expect_all_answered();
   EXPECT_EQ(scene.groups(), "0 1");
-  ASSERT_EQ(scene.sink.groups->history.size(), 1U);
-  EXPECT_NE(scene.sink.groups->history.front().failure.find("a request needs 59"),
-            std::string::npos)
-      << scene.sink.groups->history.front().failure;
   EXPECT_EQ(scene.sink.forms.at(ReplicaId{0}).kv_resizes_total, 0) << "none shrinks in vain";
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok()) << "the request has ended";
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "01");
+}
+
+TEST(Regrouping, ReplicasThatRestInDifferentFormsAreRefusedAtOnce) {
+  GroupScene scene(2);
+  FormWish lower{.layers = scene.form.layer_precision};
+  lower.layers.front().mlp = Precision::kBf16;
+  scene.send(WantForm{1, lower}, ReplicaId{1});
+  scene.settle();
+  const auto changes = scene.want({{0, 1}});
+  ASSERT_FALSE(changes.ok());
+  EXPECT_EQ(changes.error().code, ErrorCode::kExhausted);
+  EXPECT_EQ(changes.error().message.find("these groups cannot be had: replicas 0 and 1 have "
+                                         "different forms, "),
+            0U)
+      << changes.error().message;
+  EXPECT_EQ(scene.groups(), "0 1");
 }
 
 // A group keeps the KV of its replicas. Where that would have to shrink, it parts before replicas

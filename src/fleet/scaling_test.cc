@@ -187,6 +187,7 @@ TEST(Scaling, AGroupByLayersIsNotPartedForALongRequest) {
     const auto& finished = scene.sink.seen.at(RequestId{1}).finished;
     ASSERT_TRUE(finished.has_value()) << "it waits without end";
     EXPECT_EQ(finished->reason, FinishReason::kFailed);
+    EXPECT_TRUE(finished->may_retry) << "another group may form later";
   }
 }
 

@@ -368,15 +368,15 @@ void Connection::answered(const Exchange& exchange, int status, bool accepted) {
   }
   const std::chrono::duration<double, std::milli> taken =
       std::chrono::steady_clock::now() - exchange.begun;
-  log::write(!setting_.handler.routine(exchange.call) || status >= 400 ? log::Level::kInfo
-                                                                       : log::Level::kDebug,
-             "request",
-             {{"id", exchange.call.request_id},
-              {"method", excerpt(exchange.call.method)},
-              {"path", excerpt(exchange.call.target)},
-              {"client", client_},
-              {"status", std::int64_t{status}},
-              {"duration_ms", taken.count()}});
+  log::write(
+      setting_.handler.routine(exchange.call, status) ? log::Level::kDebug : log::Level::kInfo,
+      "request",
+      {{"id", exchange.call.request_id},
+       {"method", excerpt(exchange.call.method)},
+       {"path", excerpt(exchange.call.target)},
+       {"client", client_},
+       {"status", std::int64_t{status}},
+       {"duration_ms", taken.count()}});
 }
 
 void Connection::changed(GrowingAnswer& answer) {

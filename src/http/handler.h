@@ -35,8 +35,9 @@ class HttpHandler {
   virtual Answer handle(const HttpCall& call) = 0;
   // The form in which the client of this call reads errors.
   virtual ErrorStyle error_style(const HttpCall& call) const = 0;
-  // True for frequent calls such as health checks, which are logged at debug level.
-  virtual bool routine(const HttpCall& call) const = 0;
+  // Returns true if the answer with this status says nothing new, as those to frequent calls such
+  // as health checks do. It is logged at debug level.
+  virtual bool routine(const HttpCall& call, int status) const = 0;
   // Called once per response.
   virtual void count(const HttpCall& call, int status) = 0;
   // True if connections are to be closed after their present answer.

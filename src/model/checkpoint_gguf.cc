@@ -94,6 +94,11 @@ Result<const ArchitectureRow*> find_row(const GgufFile& file) {
     }
   }
   const std::string asked = name.value().value_or("");
+  if (asked.empty()) {
+    return make_error(ErrorCode::kCorrupt,
+                      "{}: metadata general.architecture is missing: convert the model again",
+                      file.name());
+  }
   return make_error(
       ErrorCode::kUnsupported,
       "{}: architecture {} is not supported: the nearest supported one is {}, and all are {}",

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 
+#include "base/log.h"
 #include "model/checkpoint.h"
 #include "model/dequantize.h"
 #include "tests/checkpoints/checkpoints.h"
@@ -253,6 +254,23 @@ TEST(GgufCheckpoint, MissingAndRepeatedPartsAreNamed) {
   EXPECT_NE(message("m-00001-of-00002.gguf").find("part 2 of 2: "), std::string::npos);
 }
 
+TEST(GgufCheckpoint, LayersThatItsConfigLeavesOutAreAWarning) {
+  log::set_level(log::Level::kWarning);
+  Pieces pieces;
+  const auto logged = [&] {
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(pieces.open().ok());
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(logged().find("not used"), std::string::npos);
+  pieces.tensors["blk.1.attn_norm.weight"] = {{32}};
+  const std::string line = logged();
+  EXPECT_NE(line.find("m.gguf: its weights from layer 1 on are not used: the model's config has 1 "
+                      "layers"),
+            std::string::npos)
+      << line;
+}
+
 class RefusedGguf : public testing::TestWithParam<Refusal> {};
 
 TEST_P(RefusedGguf, SaysWhy) {
@@ -272,7 +290,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{
             "architecture", [](Pieces& p) { p.texts["general.architecture"] = "gemma"; },
             "\"gemma\" is not supported: the nearest supported one is gemma2, and all are llama, "},
-        Refusal{"no_architecture", [](Pieces& p) { p.texts.clear(); }, "architecture \"\""},
+        Refusal{"no_architecture", [](Pieces& p) { p.texts.clear(); },
+                "metadata general.architecture is missing: convert the model again"},
         Refusal{"architecture_number",
                 [](Pieces& p) {
                   p.texts.clear();

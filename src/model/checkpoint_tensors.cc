@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "model/mapped_file.h"
 
 namespace protean {
@@ -367,6 +368,26 @@ Result<StoredTensor> find_stored(const NeededTensor& need, const RowPlace& place
   return *missing;
 }
 
+// Warns if the checkpoint has a layer more, of which its norms at least have plain names: without
+// its last layers a model answers nonsense.
+void warn_of_further_layers(const ModelSpec& spec, const TensorLayout& layout,
+                            const FindTensor& find) {
+  for (const std::string_view names : layout.names) {
+    for (const std::string_view pattern : alternatives(names)) {
+      if (pattern.find("{}") == std::string_view::npos) {
+        continue;
+      }
+      const auto found = find(fmt::format(fmt::runtime(pattern), spec.layers));
+      if (found.ok()) {
+        log::warning(
+            "{}: its weights from layer {} on are not used: the model's config has {} layers",
+            *found->file, spec.layers, spec.layers);
+        return;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorLayout& layout,
@@ -391,6 +412,7 @@ Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorLayout& l
     table.tensors[TensorTable::slot(need.role, need.layer)] = *stored;
   }
   table.types = fmt::format("{}", fmt::join(types, " and "));
+  warn_of_further_layers(spec, layout, find);
   return table;
 }
 

@@ -68,7 +68,7 @@ using FindPacked = std::function<Result<std::optional<PackedCodes>>(
     const std::string& name, std::int64_t rows, std::int64_t inputs)>;
 
 // Collects every tensor that the spec needs. Fails if one is missing, not readable or of another
-// shape.
+// shape. Logs a warning if the checkpoint has more layers.
 Result<TensorTable> collect_tensors(const ModelSpec& spec, const TensorLayout& layout,
                                     const FindTensor& find, const FindPacked& find_packed = {});
 

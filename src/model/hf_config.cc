@@ -36,6 +36,13 @@ const ArchitectureRow* find_row(ConfigFields& config) {
     supported.insert(supported.end(), names.begin(), names.end());
   }
   const std::string asked = classes.empty() ? type : classes.front();
+  if (asked.empty()) {
+    config.fail(ErrorCode::kInvalidArgument,
+                "\"architectures\" is missing, and there is no \"model_type\" either: add what the "
+                "model is, such as \"architectures\": [\"{}\"]; supported are {}",
+                supported.front(), fmt::join(supported, ", "));
+    return nullptr;
+  }
   config.fail(ErrorCode::kUnsupported,
               "architecture {} is not supported: the nearest supported one is {}, and all are {}",
               quote(asked), nearest_name(asked, supported), fmt::join(supported, ", "));

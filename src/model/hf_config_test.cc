@@ -284,7 +284,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "\"MambaForCausalLM\" is not supported: the nearest supported one is "
                       "LlamaForCausalLM"},
         ConfigRefusal{"no_architecture", R"({"architectures": "-", "model_type": "-"})",
-                      "architecture \"\""},
+                      "\"architectures\" is missing, and there is no \"model_type\" either: add "
+                      "what the model is, such as \"architectures\": [\"LlamaForCausalLM\"]"},
         ConfigRefusal{"architectures_text", R"({"architectures": "x"})", "list of strings"},
         ConfigRefusal{"missing_size", R"({"hidden_size": "-"})", "\"hidden_size\" is missing"},
         ConfigRefusal{"text_size", R"({"hidden_size": "64"})", "\"hidden_size\" must be"},

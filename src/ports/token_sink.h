@@ -47,8 +47,9 @@ struct NewToken {
 struct Finished {
   RequestId request;
   FinishReason reason = FinishReason::kStop;
-  TokenId stop_id = -1;  // the token that ended the answer; -1: none did
-  std::string failure;   // the reason, for kFailed
+  TokenId stop_id = -1;    // the token that ended the answer; -1: none did
+  std::string failure;     // the reason, for kFailed
+  bool may_retry = false;  // for kFailed: the same request may succeed later
   RequestUsage usage;
   RequestTimes times;
   std::vector<float> embedding;  // [hidden], if the request asked for pooling

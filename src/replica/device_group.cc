@@ -166,7 +166,7 @@ int largest_degree(const ModelSpec& spec, int most) {
   return degree;
 }
 
-Status check_degree(const char* flag, int degree, const ModelSpec& spec) {
+Status check_degree(std::string_view flag, int degree, const ModelSpec& spec) {
   if (const int works = largest_degree(spec, degree); works != degree) {
     return make_error(ErrorCode::kInvalidArgument,
                       "{} {}: a degree is a power of two that divides the model's {} KV heads: use "
@@ -197,14 +197,22 @@ Degrees chosen_degrees(const GroupOptions& options, std::size_t stages, int devi
 // `devices` are those of one replica.
 Status check_degrees(const Degrees& degrees, int devices, const GroupOptions& options,
                      const ModelSpec& spec) {
-  if (Status valid = check_degree("--tensor-parallel-size", degrees.tensor, spec); !valid.ok()) {
+  const std::string tensor_flag = options.tensor > 0
+                                      ? "--tensor-parallel-size"
+                                      : fmt::format("--devices {} with {} stages is TP",
+                                                    devices * options.replicas, degrees.stages);
+  if (Status valid = check_degree(tensor_flag, degrees.tensor, spec); !valid.ok()) {
     return valid;
   }
   if (degrees.stages > spec.layers) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--pipeline-parallel-size {}: the model has {} layers, and each stage needs "
-                      "one: use at most {}",
-                      degrees.stages, spec.layers, spec.layers);
+    const bool chosen = options.pipeline == 0;  // because of the number of devices
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "{}: the model has {} layers, and each stage needs one: use at most {}",
+        chosen
+            ? fmt::format("--devices {} is {} stages", devices * options.replicas, degrees.stages)
+            : fmt::format("--pipeline-parallel-size {}", degrees.stages),
+        spec.layers, chosen ? spec.layers * degrees.tensor * options.replicas : spec.layers);
   }
   if (const int needed = degrees.tensor * degrees.stages; needed != devices) {
     const int replicas = options.replicas;

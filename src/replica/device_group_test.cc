@@ -62,6 +62,15 @@ TEST(DeviceGroup, SaysWhatWouldWork) {
   EXPECT_EQ(chosen({.pipeline = 17}),
             "--pipeline-parallel-size 17: the model has 16 layers, and each stage needs one: use "
             "at most 16");
+  EXPECT_EQ(chosen({.devices = "64"}),
+            "--devices 64 is 64 stages: the model has 16 layers, and each stage needs one: use at "
+            "most 16");
+  EXPECT_EQ(chosen({.devices = "96", .replicas = 2, .tensor = 2}),
+            "--devices 96 is 24 stages: the model has 16 layers, and each stage needs one: use at "
+            "most 64");
+  EXPECT_EQ(chosen({.devices = "64", .pipeline = 2}),
+            "--devices 64 with 2 stages is TP 32: a degree is a power of two that divides the "
+            "model's 8 KV heads: use 8");
   EXPECT_EQ(chosen({.stages = "10,5"}),
             "--stages 10,5: these are 15 layers, the model has 16: give as many");
   EXPECT_EQ(chosen({.stages = "16,0"}),

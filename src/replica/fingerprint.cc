@@ -120,7 +120,9 @@ class Measurement {
         probes_.begin(), probes_.end(), [](const Probe& probe) { return probe.times_us.empty(); }));
     found.disturbed_steps += disturbed_wakes_ + (copies.disturbed ? 1 : 0);
     // The fit computes for as long as many steps do.
-    const auto cost = fit_step_cost(found.steps, [this] { return !is_disturbed() || pause(); });
+    const auto cost = fit_step_cost(found.steps, [this] {
+      return !options_.harvest.is_over() && (!is_disturbed() || pause());
+    });
     if (!cost.ok()) {
       return cost.error();
     }

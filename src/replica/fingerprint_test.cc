@@ -86,6 +86,21 @@ TEST(Fingerprint, EndsWhenItIsToldTo) {
   }
 }
 
+TEST(Fingerprint, TheFitEndsWhenItIsToldToWithoutWaitingForATurn) {
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, tiny(3), 1);
+  int looks = 0;
+  const auto found = measure_fingerprint(
+      checkpoint,
+      {.layers = {Precision::kBf16},
+       .kv = {},
+       .budget_s = 0,
+       .harvest = {.await_turn = {}, .quiet = {}, .goes_on = [&] { return ++looks < 3; }}});
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(looks, 3);
+}
+
 // Measures a fingerprint while requests come in the first `busy` looks.
 Result<Fingerprint> measure_beside(int busy, std::vector<double>& kept_us, double patience_s = 60) {
   cpu::Team team(1);

@@ -23,6 +23,10 @@ struct Harvest {
   std::function<std::optional<std::uint64_t>()> quiet;
   // Told after each timed run; may be empty.
   std::function<void(const FingerprintProgress&)> told = {};
+  // Returns false if the work is to end unfinished, without waiting.
+  std::function<bool()> goes_on = {};
+
+  bool is_over() const { return goes_on && !goes_on(); }
 };
 
 }  // namespace protean

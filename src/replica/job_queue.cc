@@ -1,10 +1,22 @@
 #include "replica/job_queue.h"
 
 #include <chrono>
+#include <exception>
+#include <new>
 #include <thread>
 #include <utility>
 
 namespace protean {
+
+Status attempt(const std::function<Status()>& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return make_error(ErrorCode::kExhausted, "the system had not enough memory for it");
+  } catch (const std::exception& thrown) {
+    return make_error(ErrorCode::kInternal, "{}", thrown.what());
+  }
+}
 
 void JobQueue::give(Job job, std::string name, bool next) {
   {
@@ -108,8 +120,13 @@ void JobQueue::run() {
 
 void JobQueue::run_aside(const Job& work) {
   bool done = false;
+  std::exception_ptr thrown;
   std::thread thread([&] {
-    work();
+    try {
+      work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
     const std::lock_guard lock(mutex_);  // the thread that waits destroys `done`
     done = true;
     changed_.notify_all();
@@ -124,6 +141,9 @@ void JobQueue::run_aside(const Job& work) {
     }
   }
   thread.join();
+  if (thrown) {
+    std::rethrow_exception(thrown);
+  }
 }
 
 }  // namespace protean

@@ -8,12 +8,17 @@
 #include <mutex>
 #include <string>
 
+#include "base/result.h"
 #include "base/units.h"
 
 namespace protean {
 
+// Does work that may need more memory than there is. Returns what it returns, or the reason if it
+// throws: an exception that leaves a thread ends the process.
+Status attempt(const std::function<Status()>& work);
+
 // Jobs that one thread runs, one after the other: short ones first, and also while a long one waits
-// for work that it has given to another thread.
+// for work that it has given to another thread. Jobs do not throw.
 class JobQueue {
  public:
   using Job = std::function<void()>;
@@ -45,7 +50,7 @@ class JobQueue {
   // Runs jobs until the queue is closed.
   void run();
   // A long job calls it. Runs `work` on a thread of its own, and meanwhile short jobs on the
-  // calling thread.
+  // calling thread. Throws what `work` throws.
   void run_aside(const Job& work);
 
  private:

@@ -5,9 +5,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <semaphore>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace protean {
 namespace {
@@ -40,6 +43,29 @@ TEST(JobQueue, AShortJobRunsWhileALongOneWaitsForItsWork) {
   thread.join();
   EXPECT_EQ(order, "short work long next");
   EXPECT_FALSE(jobs.hurries());
+}
+
+TEST(JobQueue, WorkThatThrowsFailsItsJobAlone) {
+  JobQueue jobs;
+  std::vector<Status> ended;
+  const auto give = [&](const JobQueue::Job& work) {
+    jobs.give([&jobs, &ended, work] {
+      ended.push_back(attempt([&] {
+        jobs.run_aside(work);
+        return Status();
+      }));
+    });
+  };
+  give([] { throw std::bad_alloc(); });
+  give([] { throw std::runtime_error("no more threads"); });
+  give([] {});
+  jobs.give([&] { jobs.close(); });
+  jobs.run();
+  ASSERT_EQ(ended.size(), 3U);
+  EXPECT_EQ(ended[0].error().code, ErrorCode::kExhausted);
+  EXPECT_EQ(ended[0].error().message, "the system had not enough memory for it");
+  EXPECT_EQ(ended[1].error().message, "no more threads");
+  EXPECT_TRUE(ended[2].ok());
 }
 
 TEST(JobQueue, WorkWaitsForItsTurn) {

@@ -21,6 +21,7 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
         intent(std::move(hosted.intent)),
         plan(std::move(hosted.plan)),
         configurations(std::move(hosted.configurations)),
+        no_intent(std::move(hosted.no_intent)),
         post(std::move(how)),
         service(hosted.limits, hosted.model,
                 {.model_name = hosted.model.names.front(), .version = version}, environment,
@@ -33,6 +34,7 @@ struct Host final : TokenSink, std::enable_shared_from_this<Host> {
   std::string intent;                       // that chose the model's configuration; empty: none did
   IntentPlan plan;                          // for this intent
   const ListConfigurations configurations;  // empty: none are kept
+  const std::string no_intent;              // why no intent can choose for it; empty: one can
   double load_s = 0;                        // time that loading it took last; 0: it never was
   const Post post;
   Service service;

@@ -293,16 +293,21 @@ ErrorStyle Models::error_style(const HttpCall& call) const {
   return match_route(call.target).errors;
 }
 
-bool Models::routine(const HttpCall& call) const {
-  return !match_route(call.target).needs_key;
+bool Models::routine(const HttpCall& call, int status) const {
+  const RouteMatch match = match_route(call.target);
+  const bool asks_health = match.route == Route::kHealth || match.route == Route::kPing;
+  return !match.needs_key && (status < 400 || (asks_health && status == 503));
 }
 
 void Models::count(const HttpCall& call, int status) {
-  constexpr std::array kMethods{"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"};
-  const bool known = std::find(kMethods.begin(), kMethods.end(), call.method) != kMethods.end();
   const RouteMatch match = match_route(call.target);
-  counts_.add(match.route == Route::kNone ? "none" : match.pattern, known ? call.method : "other",
-              status);
+  count(match.route == Route::kNone ? "none" : match.pattern, call.method, status);
+}
+
+void Models::count(std::string_view handler, std::string_view method, int status) {
+  constexpr std::array kMethods{"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"};
+  const bool known = std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end();
+  counts_.add(handler, known ? method : "other", status);
 }
 
 }  // namespace protean

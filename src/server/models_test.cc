@@ -160,6 +160,19 @@ TEST_F(ModelsTest, MetricsAreOneExposition) {
       << "the server counts on when its first model is removed";
 }
 
+TEST_F(ModelsTest, HealthChecksOfAServerThatIsNotReadyAreRoutine) {
+  const auto routine = [&](const std::string& path, int status) {
+    return both.routine({.method = "GET", .target = path}, status);
+  };
+  EXPECT_TRUE(routine("/health", 503));
+  EXPECT_TRUE(routine("/ping", 503));
+  EXPECT_TRUE(routine("/metrics", 200));
+  EXPECT_FALSE(routine("/health", 405));
+  EXPECT_FALSE(routine("/assets/nothing", 404));
+  EXPECT_FALSE(routine("/v1/models", 503)) << "a client's call is refused";
+  EXPECT_FALSE(routine("/v1/models", 200));
+}
+
 TEST_F(ModelsTest, AServerIsNotHealthyIfAllModelsAreOutOfService) {
   auto failed = std::make_shared<GroupsStatus>();
   failed->failed.push_back({.why = "has lost memory"});

@@ -191,6 +191,27 @@ TEST_F(LostDevicesTest, WithoutAPlaceRequestsEndWithTheReason) {
   EXPECT_EQ(loader.take(), Asked{"replace 0 min-memory"}) << "an operator may try again";
 }
 
+TEST_F(LostDevicesTest, AnOperatorTakesBackAWishForAModelWithoutAPlace) {
+  serve_for_an_intent();
+  lose_devices();
+  residents.look_at_loads();
+  residents.fell_asleep(0);
+  const Error none{ErrorCode::kUnavailable, "all devices (1) have failed"};
+  residents.woke(0, none);
+  residents.not_replaced(0, none);
+  loader.take();
+  want(R"({"intent":"min-memory"})");
+  EXPECT_FALSE(loader.requests_wait) << "requests that come meanwhile are refused";
+  residents.changes(0, {.why = "device 0 has lost memory", .placed_anew = true});
+  EXPECT_TRUE(std::holds_alternative<boost::json::object>(residents.take_back_intent(serving())));
+  EXPECT_EQ(loader.take(), (Asked{"replace 0 min-memory", "take back replace 0"}));
+  residents.not_replaced(0, withdrawn());
+  EXPECT_EQ(change(), "cancelled");
+  EXPECT_EQ(serving().outstanding(), 0);
+  want(R"({"intent":"min-memory"})");
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-memory"});
+}
+
 TEST_F(LostDevicesTest, AChangeFailsIfTheModelCannotBeLoadedInItsPlace) {
   serve_for_an_intent();
   begin();

@@ -77,6 +77,9 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
   if (const ApiError* error = std::get_if<ApiError>(&wish)) {
     return *error;
   }
+  if (const std::string& why = hosts_[place_of(service)]->no_intent; !why.empty()) {
+    return ApiError{.status = 409, .message = why};
+  }
   const std::string& name = service.model().names.front();
   const auto before = changes_.find(name);
   if (before != changes_.end() && !has_ended(before->second)) {
@@ -99,7 +102,7 @@ Checked<json::object> Residents::take_back_intent(Service& service) {
                     .message = fmt::format("no change of the intent of {} can be taken back: its "
                                            "state in GET /admin/intent must be planning or "
                                            "loading, before another configuration serves, and "
-                                           "its way not \"placed anew\"",
+                                           "no requests may wait for it",
                                            service.model().names.front())};
   }
   change->taken_back = true;
@@ -252,7 +255,7 @@ IntentChange* Residents::change_of(std::size_t former) {
 // Returns the same if it has not begun to change what serves, and no requests wait for it.
 IntentChange* Residents::change_to_take_back(std::size_t former) {
   IntentChange* change = change_of(former);
-  const bool is_early = change != nullptr && !change->how.placed_anew &&
+  const bool is_early = change != nullptr && !change->wish.requests_wait &&
                         (change->state == IntentChange::State::kPlanning ||
                          (change->state == IntentChange::State::kLoading && !change->follower));
   return is_early ? change : nullptr;

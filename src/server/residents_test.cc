@@ -217,6 +217,21 @@ TEST_F(ResidentsTest, RefusesUnknownIntentsAndASecondChangeAtATime) {
   EXPECT_EQ(loader.take(), Asked{"replace 0 min-cost"});
 }
 
+TEST_F(ResidentsTest, AModelForWhichNoIntentCanChooseRefusesAtOnce) {
+  ServedModel other = model();
+  other.names = {"other"};
+  HostedModel hosted{other, {}, other_inbox, nullptr};
+  hosted.no_intent = "an intent chooses for one replica";
+  residents.deployed(std::make_shared<Host>(std::move(hosted), "9.9", environment(),
+                                            [](std::shared_ptr<Host>, OutputBatch) {}));
+  const auto refused =
+      residents.want_intent(*residents.models().find("other"), R"({"intent":"min-cost"})");
+  ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
+  EXPECT_EQ(std::get<ApiError>(refused).status, 409);
+  EXPECT_EQ(std::get<ApiError>(refused).message, "an intent chooses for one replica");
+  EXPECT_EQ(loader.take(), Asked{});
+}
+
 TEST_F(ResidentsTest, EstimatesAreForTheRequestsOfTheModelUnlessTheWishSaysOtherwise) {
   want(R"({"intent":"min-cost"})");
   EXPECT_EQ(loader.wanted, (std::array{1, 0, 0})) << "there were no requests";

@@ -62,6 +62,7 @@ struct HostedModel {
   IntentPlan plan = {};               // for this intent
   std::shared_ptr<TimeShare> share = nullptr;  // null: it has no priority
   ListConfigurations configurations = {};      // empty: none are kept
+  std::string no_intent = {};  // why no intent can choose its configuration; empty: one can
 };
 
 // What takes a model's place: the same model in another configuration.

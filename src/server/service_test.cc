@@ -58,6 +58,14 @@ TEST_F(ServiceTest, TooLongPromptsNameTheNumbers) {
   EXPECT_EQ(arrivals().size(), 1U);
 }
 
+TEST_F(ServiceTest, ATooLongTextWithoutAnAnswerIsToldNothingOfAnAnswersLength) {
+  const json::object error =
+      error_of(refused("/v1/embeddings", R"({"input":")" + std::string(100, 'x') + R"("})"));
+  EXPECT_EQ(error.at("code"), "context_length_exceeded");
+  EXPECT_EQ(error.at("message"),
+            "this model's context holds 100 tokens, but the input has 101; shorten the input");
+}
+
 TEST_F(ServiceTest, ModelAndTokenIdsMustExist) {
   EXPECT_EQ(refused("/v1/completions", R"({"model":"gpt","prompt":"a"})").status, 404);
   const auto reply = refused("/v1/completions", R"({"prompt":[1,258]})");
@@ -197,6 +205,18 @@ TEST_F(ServiceTest, FailureInAStreamIsAnEventWithoutDone) {
   const auto events = events_of(generation->take_events());
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[1].at_pointer("/error/message"), "the answer failed: device lost");
+}
+
+TEST_F(ServiceTest, AFailureThatMayPassGets503) {
+  for (const bool passes : {true, false}) {
+    const auto generation = generate("/v1/completions", R"({"prompt":"a"})");
+    const RequestId id = arrivals().at(0).id;
+    Finished end = finished(id, FinishReason::kFailed, 0);
+    end.may_retry = passes;
+    deliver({Accepted{id}, end});
+    ASSERT_TRUE(generation->failure().has_value());
+    EXPECT_EQ(generation->failure()->status, passes ? 503 : 500);
+  }
 }
 
 TEST_F(ServiceTest, MoreThanTheLimitGets429UntilSomeEnd) {

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <exception>
 #include <thread>
 
 namespace protean::cpu {
@@ -13,11 +14,19 @@ constexpr int kLowerBy = 10;  // of nice: a tenth of the weight
 
 // Linux gives each thread a nice value of its own. If it is refused, the work is only less polite.
 void run_at_low_priority(const std::function<void()>& work) {
+  std::exception_ptr thrown;
   std::thread thread([&] {
     (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kLowerBy);
-    work();
+    try {
+      work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
   });
   thread.join();
+  if (thrown) {
+    std::rethrow_exception(thrown);
+  }
 }
 
 }  // namespace protean::cpu

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 
 namespace protean::cpu {
 namespace {
@@ -20,6 +21,10 @@ TEST(LowPriority, AppliesToTheWorkAlone) {
 
 TEST(LowPriority, ReturnsWhatCanOnlyBeMoved) {
   EXPECT_EQ(*at_low_priority([] { return std::make_unique<int>(7); }), 7);
+}
+
+TEST(LowPriority, ThrowsWhatTheWorkThrows) {
+  EXPECT_THROW(run_at_low_priority([] { throw std::bad_alloc(); }), std::bad_alloc);
 }
 
 }  // namespace

@@ -173,7 +173,8 @@ void Generation::finished(int index, const Finished& finished) {
   choice.text.finish(choice.fresh.parts, finished.reason == FinishReason::kLength);
   const bool ended = choice.text.ended();
   if (finished.reason == FinishReason::kFailed && !ended) {
-    return fail({.status = 500, .message = "the answer failed: " + finished.failure});
+    return fail({.status = finished.may_retry ? 503 : 500,
+                 .message = "the answer failed: " + finished.failure});
   }
   if (finished.reason == FinishReason::kTimeout && !ended) {
     if (asked_.slo_is_first && choice.output_tokens == 0) {

@@ -25,14 +25,18 @@ using Tokens = std::vector<TokenId>;
 ApiError too_long(std::int64_t prompt, std::int64_t wanted, int max_model_len,
                   const GenerationCall& call) {
   const std::string_view input = input_name(call);
-  return {
-      .message = fmt::format(
-          "this model's context holds {} tokens, but {} were requested: {} in the {} and {} "
-          "for the answer; shorten the {} or lower {}",
-          max_model_len, static_cast<std::uint64_t>(prompt) + static_cast<std::uint64_t>(wanted),
-          prompt, input, wanted, input, call.names.max_tokens),
-      .param = std::string(input),
-      .code = "context_length_exceeded"};
+  const std::string problem =
+      wanted == 0  // as embeddings and scores, which have no answer
+          ? fmt::format("the {0} has {1}; shorten the {0}", input, prompt)
+          : fmt::format(
+                "{} were requested: {} in the {} and {} for the answer; shorten the {} or "
+                "lower {}",
+                static_cast<std::uint64_t>(prompt) + static_cast<std::uint64_t>(wanted), prompt,
+                input, wanted, input, call.names.max_tokens);
+  return {.message =
+              fmt::format("this model's context holds {} tokens, but {}", max_model_len, problem),
+          .param = std::string(input),
+          .code = "context_length_exceeded"};
 }
 
 // Returns the most tokens that the answer may have: as asked, else as many as fit.

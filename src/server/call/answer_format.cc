@@ -70,8 +70,8 @@ Format read_choices(const json::value& value, FieldReader& fields, std::string_v
   std::set<std::string_view> seen;
   for (const json::value& one : *list) {
     if (!one.is_string() || one.get_string().empty()) {
-      fields.fail(field, fmt::format("{} must hold non-empty strings, not {}", field,
-                                     one.is_string() ? "an empty one" : describe(one)));
+      fields.fail(field,
+                  fmt::format("{} must hold non-empty strings, not {}", field, describe(one)));
       return std::nullopt;
     }
     if (seen.insert(one.get_string()).second) {

@@ -18,7 +18,7 @@ std::string describe(const json::value& value) {
     case json::kind::null:
       return "null";
     case json::kind::string:
-      return "a string";
+      return value.get_string().empty() ? "an empty string" : "a string";
     case json::kind::array:
       return "an array";
     case json::kind::object:

@@ -57,8 +57,7 @@ std::vector<std::string> read_strings(FieldReader& fields, std::string_view name
   }
   for (const json::value& one : list) {
     if (!one.is_string() || one.get_string().empty()) {
-      fields.fail(name, fmt::format("{} must hold non-empty strings, not {}", name,
-                                    one.is_string() ? "an empty one" : describe(one)));
+      fields.fail(name, fmt::format("{} must hold non-empty strings, not {}", name, describe(one)));
       return read;
     }
     if (one.get_string().size() > kMaxStopBytes) {

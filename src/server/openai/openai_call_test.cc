@@ -113,7 +113,7 @@ TEST(GenerationCall, RefusesBadFieldsByName) {
       {with(R"("max_tokens":1e99)"), "max_tokens", "an integer"},
       {with(R"("max_completion_tokens":0)"), "max_completion_tokens", "at least 1"},
       {with(R"("stop":5)"), "stop", "array of strings"},
-      {with(R"("stop":[""])"), "stop", "an empty one"},
+      {with(R"("stop":[""])"), "stop", "not an empty string"},
       {with(R"("stop":["a",1])"), "stop", "non-empty strings"},
       {with(R"("stop":["1","2","3","4","5","6","7","8","9","a","b","c","d","e","f","g","h"])"),
        "stop", "17 strings, at most 16"},

@@ -480,7 +480,8 @@ HttpReply Admin::models_reply() const {
 }
 
 void Admin::count(const HttpCall& call, int status) {
-  models_.count(call, status);
+  const AdminRoute* row = find_route(call.target);
+  models_.count(row == nullptr ? "none" : row->path, call.method, status);
 }
 
 }  // namespace protean

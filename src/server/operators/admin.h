@@ -28,7 +28,9 @@ class Admin final : public HttpHandler {
   std::optional<HttpReply> refuse_early(const HttpCall& call) const override;
   Answer handle(const HttpCall& call) override;
   ErrorStyle error_style(const HttpCall&) const override { return ErrorStyle::kOpenAi; }
-  bool routine(const HttpCall&) const override { return true; }
+  bool routine(const HttpCall& call, int status) const override {
+    return status < 400 || models_.routine(call, status);
+  }
   void count(const HttpCall& call, int status) override;
   bool draining() const override { return models_.draining(); }
 

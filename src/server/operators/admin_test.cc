@@ -55,6 +55,21 @@ TEST_F(AdminTest, ShowsTheFormAndHealthAndSetsTheLogLevel) {
   expect_error(ask("GET /v1/models"), 404);
 }
 
+TEST_F(AdminTest, CallsAreCountedByTheirPath) {
+  start();
+  ask("GET /admin/form?model=echo");
+  ask("DELETE /admin/form");
+  ask("GET /v1/models");
+  const std::string metrics = ask("GET /metrics").body();
+  for (const char* counted : {R"({handler="/admin/form",method="GET",status="200"} 1)",
+                              R"({handler="/admin/form",method="DELETE",status="405"} 1)",
+                              R"({handler="none",method="GET",status="404"} 1)"}) {
+    EXPECT_NE(metrics.find("http_requests_total" + std::string(counted)), std::string::npos)
+        << counted << "\n"
+        << metrics;
+  }
+}
+
 TEST_F(AdminTest, TheQueryNamesTheModel) {
   start();
   const auto models = body_of(ask("GET /admin/models"));
