@@ -137,7 +137,8 @@ void Regrouping::give_up_kv() {
     const StepSpeed speed = wide ? speed_as(*wide, present) : present;
     const KvChange change{.requests = all.requests,
                           .batch = load.of_step(wide ? wide->scheduler.steps_in_flight : steps),
-                          .sharing = load.requests};
+                          .sharing = load.requests,
+                          .queued = load.requests - load.decoding};
     const double steps_s = (1 + pieces) * present.step_s(precision, loads[home].of_step(steps));
     const auto pays = [&](std::int64_t blocks, const PromptWork& prompt, double wait_s) {
       return pays_to_compute_again(speed, precision, change,
