@@ -20,6 +20,7 @@
 #include "fleet/group_dropping.h"
 #include "fleet/group_scaling.h"
 #include "fleet/grouping.h"
+#include "fleet/held_request.h"
 #include "fleet/live_migrations.h"
 #include "fleet/router.h"
 #include "fleet/scaling.h"
