@@ -224,20 +224,20 @@ describe('a device that fails', { skip: instrumented }, () => {
       await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
       await server.logged(/intent min-device-hours: 1 of 2 devices, TP 1 x PP 1, bf16, KV int8/);
       let busy = true;
-      const clients = [0, 1, 2].map(async () => {
+      const answers = Promise.all([0, 1, 2].map(async () => {
         while (busy) {
           const reply = await fetch(`${server.url}/v1/completions`, { method: 'POST',
             body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 200, ignore_eos: true }) });
           const { usage, error } = await reply.json();
           assert.deepEqual([reply.status, usage?.completion_tokens], [200, 200], error?.message);
         }
-      });
+      }));
+      answers.catch(() => {});  // so that a failure below is what the test reports
       hung = await hangBusiestThread(server.process.pid, () => fetch(`${admin}/admin/models`, { signal: AbortSignal.timeout(4_000) }));
       if (hung.refused) {
         busy = false;
-        await Promise.all(clients);
-        t.skip(hung.refused);
-        return;
+        await answers;
+        return t.skip(`this system lets no process stop a thread of another: ${hung.refused}`);
       }
       const body = JSON.stringify({ intent: 'min-latency', batch: 1, prompt_tokens: 16, output_tokens: 200 });
       assert.equal((await fetch(`${admin}/admin/intent`, { method: 'PUT', body })).status, 202);
@@ -247,12 +247,12 @@ describe('a device that fails', { skip: instrumented }, () => {
       }, () => server.log);
       await server.logged(/intent min-latency: 2 of 2 devices, TP 2 x PP 1, bf16, KV int8/);
       await server.logged(/story: device 0 has not answered for 30 s, and takes no further models/);
-      assert.deepEqual([change.state, change.way, change.intent, change.configuration],
-        ['done', 'handed over', 'min-latency', 'TP 1 x PP 1, bf16, KV int8'], JSON.stringify(change));
+      assert.deepEqual([change.state, change.intent], ['done', 'min-latency'], JSON.stringify(change));
+      assert.match(change.configuration, /^TP 1 x PP 1, bf16/);
       busy = false;
-      await Promise.all(clients);
+      await answers;
     } finally {
-      await hung?.goOn?.();
+      await hung?.goOn();
       assert.equal(await server.stop(), 0, server.log);
     }
   });
