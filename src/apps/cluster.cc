@@ -191,9 +191,8 @@ Machine machine_of(const Cluster& cluster) {
   const std::vector<std::int64_t>& each = cluster.memory_each;
   Machine machine{.topology = {},
                   .cores = cluster.devices,
-                  .free_memory_bytes = each.empty()
-                                           ? cluster.memory_bytes * cluster.devices
-                                           : std::reduce(each.begin(), each.end()),
+                  .free_memory_bytes = each.empty() ? cluster.memory_bytes * cluster.devices
+                                                    : std::reduce(each.begin(), each.end()),
                   .maps_pages = false};
   for (int device = 0; device < cluster.devices; ++device) {
     machine.topology.cpus.push_back({.cpu = device, .core = device});

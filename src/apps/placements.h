@@ -67,7 +67,8 @@ class Placements {
   // These devices have failed: nothing moves there.
   void lose(std::span<const int> devices);
   std::vector<int> lost() const;
-  // Returns true if a model that was placed by this plan, or is to be, has a device that has failed.
+  // Returns true if a model that was placed by this plan, or is to be, has a device that has
+  // failed.
   bool uses_lost(const PlanReport& report) const;
   // Models that sleep keep so much of the free memory for themselves.
   void claim(std::int64_t bytes) { claimed_bytes_ = bytes; }

@@ -106,7 +106,9 @@ TEST(PlanForDevices, APlanThatIsMadeAgainCountsOnWhatIsThereThen) {
     return planned.size();
   };
   const auto now = [&] { return present; };
-  EXPECT_EQ(plan_for_devices(now, [] { return false; }, plan), 2U);
+  EXPECT_EQ(plan_for_devices(
+                now, [] { return false; }, plan),
+            2U);
   EXPECT_EQ(planned.back().lost, std::vector{0});
   EXPECT_EQ(planned.back().loads, (std::vector{0.0, 0.75}));
   EXPECT_EQ(planned.back().unclaimed_bytes, 400);
@@ -116,7 +118,8 @@ TEST(PlanForDevices, APlanThatIsTakenBackIsNotMadeAgain) {
   int failed = 0;
   const auto now = [&] { return DevicesNow{.lost = {failed++}}; };
   int plans = 0;
-  EXPECT_EQ(plan_for_devices(now, [] { return true; }, [&](const DevicesNow&) { return ++plans; }),
+  EXPECT_EQ(plan_for_devices(
+                now, [] { return true; }, [&](const DevicesNow&) { return ++plans; }),
             1);
 }
 

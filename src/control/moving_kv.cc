@@ -12,9 +12,8 @@ bool pays_to_compute_again(const StepSpeed& speed, const StepPrecision& precisio
   full.prompt = kv.prompt.part(room);
   const double steps = kv.prompt.tokens / room;
   const double prompt_s = steps * (speed.step_s(precision, full) - decode_s);
-  return decode_s > 0 &&
-         change.requests * kv.seconds >
-             kv.wait_s + change.sharing * prompt_s + change.queued * steps * decode_s;
+  return decode_s > 0 && change.requests * kv.seconds > kv.wait_s + change.sharing * prompt_s +
+                                                            change.queued * steps * decode_s;
 }
 
 }  // namespace protean

@@ -347,9 +347,8 @@ TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
 
 TEST(Sizing, MemoryOfEachDeviceMayBeGivenWithoutItsCpus) {
   const ModelSpec spec = spec_of_1k_context();
-  ModelOptions options{.group = {.replicas = 2,
-                                 .memory = {60 * kMiB, 22 * kMiB},
-                                 .memory_file = "cluster.toml"}};
+  ModelOptions options{
+      .group = {.replicas = 2, .memory = {60 * kMiB, 22 * kMiB}, .memory_file = "cluster.toml"}};
   const auto sizing = choose_sizing(options, spec, kMachine);
   ASSERT_TRUE(sizing.ok()) << sizing.error().message;
   ASSERT_EQ(sizing->unequal.size(), 2U);

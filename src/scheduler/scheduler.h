@@ -353,7 +353,7 @@ class Scheduler {
   struct Exchange {
     std::vector<BlockId> lent;  // once for each loan
     std::vector<RequestId> paused;
-    bool admits_none = false;       // see give_up_kv()
+    bool admits_none = false;      // see give_up_kv()
     std::int64_t kept_places = 0;  // places kept for sequences to be adopted
     // Blocks that move within this scheduler are copied before this step, and devices whose homes
     // become one find them by their new ids from this step on. So their content is not in place
@@ -419,8 +419,7 @@ class Scheduler {
   void release_blocks(Sequence& sequence);
   bool has_room(const StepPlan& plan) const;
   std::int64_t free_places() const {
-    return admits_none() ? 0
-                           : config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
+    return admits_none() ? 0 : config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
   }
   bool has_place() const { return free_places() > 0; }
 
