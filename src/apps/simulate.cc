@@ -331,7 +331,7 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
                          model.morph_cost.fetch_bytes_per_us;
   config.morph_cost = model.morph_cost;
   config.group_cost = replica.cost;
-  config.each = {{.devices = {model.spec, replica.sizing.budget, form}}};
+  config.each.push_back({.devices = {model.spec, replica.sizing.budget, form}});
   limit_length(model, form, config.engine);
   add_unequal_replicas(model, config);
   config.groups = group_config(replica, model.spec);
