@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "apps/options.h"
 #include "base/units.h"
@@ -37,6 +39,43 @@ std::optional<std::vector<double>> numbers_of(const toml::node& value) {
   return numbers;
 }
 
+// Reads the memory of all devices, or a list of the memory of each.
+Status read_memory(const std::string& file, const toml::node& value, Cluster& cluster) {
+  const auto bytes_of = [](const toml::node& node) {
+    const auto bytes = parse_bytes(node.value<std::string>().value_or(""));
+    return bytes.ok() ? *bytes : 0;
+  };
+  cluster.memory_bytes = bytes_of(value);
+  if (const toml::array* const list = value.as_array(); list != nullptr && !list->empty()) {
+    for (const toml::node& node : *list) {
+      cluster.memory_each.push_back(bytes_of(node));
+    }
+    cluster.memory_bytes = std::ranges::min(cluster.memory_each);
+  }
+  return cluster.memory_bytes > 0
+             ? Status()
+             : wrong(file, "memory",
+                     "a size such as \"80GiB\", or a list with that of each device");
+}
+
+// Checks the memory against the number of devices, which may come later in the file.
+Status check_memory(const std::string& file, Cluster& cluster) {
+  const std::vector<std::int64_t>& each = cluster.memory_each;
+  if (each.empty()) {
+    return {};
+  }
+  if (std::ssize(each) != cluster.devices) {
+    return wrong(file, "memory",
+                 fmt::format("one size, or one for each of {} devices", cluster.devices));
+  }
+  if (std::ranges::max(each) == cluster.memory_bytes) {
+    cluster.memory_each.clear();
+  } else if (cluster.sequence) {
+    return wrong(file, "memory", "one size if devices divide tokens (sequence)");
+  }
+  return {};
+}
+
 Status read_key(const std::string& file, std::string_view key, const toml::node& value,
                 Cluster& cluster) {
   const double number = value.value<double>().value_or(-1);
@@ -46,9 +85,7 @@ Status read_key(const std::string& file, std::string_view key, const toml::node&
     return legal ? Status() : wrong(file, key, "1 to 1024");
   }
   if (key == "memory") {
-    const auto bytes = parse_bytes(value.value<std::string>().value_or(""));
-    cluster.memory_bytes = bytes.ok() ? *bytes : 0;
-    return bytes.ok() ? Status() : wrong(file, key, "a size such as \"80GiB\"");
+    return read_memory(file, value, cluster);
   }
   if (key == "link_us" || key == "link_bytes_per_us") {
     (key == "link_us" ? cluster.link.us : cluster.link.bytes_per_us) = number;
@@ -114,7 +151,8 @@ Result<Cluster> read_cluster_file(const std::string& file) {
       }
     }
     cluster.name = fmt::format("{}x{}", cluster.devices, profile->name);
-    return cluster;
+    const Status known = check_memory(file, cluster);
+    return known.ok() ? Result<Cluster>(std::move(cluster)) : known.error();
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;  // 0: the file cannot be opened
     return make_error(ErrorCode::kInvalidArgument, "--cluster {}: {}{}", file, error.description(),
@@ -150,9 +188,11 @@ Result<Cluster> read_cluster(const std::string& text) {
 }
 
 Machine machine_of(const Cluster& cluster) {
+  const std::vector<std::int64_t>& each = cluster.memory_each;
   Machine machine{.topology = {},
                   .cores = cluster.devices,
-                  .free_memory_bytes = cluster.memory_bytes * cluster.devices,
+                  .free_memory_bytes = each.empty() ? cluster.memory_bytes * cluster.devices
+                                                    : std::reduce(each.begin(), each.end()),
                   .maps_pages = false};
   for (int device = 0; device < cluster.devices; ++device) {
     machine.topology.cpus.push_back({.cpu = device, .core = device});

@@ -111,6 +111,11 @@ bool forms_groups(const FleetOptions& options) {
   return options.scale != "off" || options.drop != "off";
 }
 
+void prepare_for_groups(const FleetOptions& options, ModelOptions& model) {
+  model.scales = options.scale != "off";
+  model.equal_replicas = model.scales && options.scale != "layers";  // by shards
+}
+
 void set_policies(const FleetOptions& options, ReplicaOptions& replica) {
   replica.router = parse_router(options.router).value();
   replica.migrate = parse_migrate(options.migrate).value();

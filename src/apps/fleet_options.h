@@ -5,6 +5,7 @@
 
 #include "base/result.h"
 #include "replica/device_group.h"
+#include "replica/model_options.h"
 #include "replica/replica.h"
 
 namespace protean {
@@ -27,6 +28,9 @@ Status check_groups(const FleetOptions& options, const GroupOptions& group);
 
 // Returns true if a policy may form groups, so that replicas need a form that may change.
 bool forms_groups(const FleetOptions& options);
+
+// Says in `model` what policies that group replicas for long requests need of them.
+void prepare_for_groups(const FleetOptions& options, ModelOptions& model);
 
 // Writes the policies into the options of the replicas. The flags allow no other names.
 void set_policies(const FleetOptions& options, ReplicaOptions& replica);

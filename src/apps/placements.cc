@@ -168,6 +168,12 @@ std::vector<int> Placements::lost() const {
   return {lost_.begin(), lost_.end()};
 }
 
+bool Placements::uses_lost(const PlanReport& report) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(report.deployment.placement.devices,
+                             [&](int device) { return lost_.contains(device); });
+}
+
 // Devices divide the memory of this machine that neither is in use nor claimed.
 std::vector<DeviceState> Placements::devices_now() const {
   const std::size_t count = common_report()->devices.devices.size();

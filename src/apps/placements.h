@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,28 @@
 #include "server/residence.h"
 
 namespace protean {
+
+// What a plan counts on at a moment, in addition to its model.
+struct DevicesNow {
+  std::vector<int> lost;      // that have failed
+  std::vector<double> loads;  // see Placements::device_loads()
+  std::int64_t unclaimed_bytes = 0;
+};
+
+// Plans for the devices that `now` returns; again, for those that it returns then, if other devices
+// have failed meanwhile, which the plan may have chosen. Once `ends` returns true, the latest plan
+// is the last one.
+template <class Plan>
+auto plan_for_devices(const std::function<DevicesNow()>& now, const std::function<bool()>& ends,
+                      const Plan& plan) {
+  while (true) {
+    const DevicesNow devices = now();
+    auto planned = plan(devices);
+    if (devices.lost == now().lost || ends()) {
+      return planned;
+    }
+  }
+}
 
 // On which devices a server's models compute, and how busy each is. May be used from any thread.
 class Placements {
@@ -44,6 +67,9 @@ class Placements {
   // These devices have failed: nothing moves there.
   void lose(std::span<const int> devices);
   std::vector<int> lost() const;
+  // Returns true if a model that was placed by this plan, or is to be, has a device that has
+  // failed.
+  bool uses_lost(const PlanReport& report) const;
   // Models that sleep keep so much of the free memory for themselves.
   void claim(std::int64_t bytes) { claimed_bytes_ = bytes; }
 

@@ -88,6 +88,41 @@ TEST_F(PlacementsTest, NothingMovesToADeviceThatHasFailed) {
   EXPECT_EQ(watch(placements, 30, {{.model = 0, .running = 1}, {.model = 1, .running = 1}}), -1);
 }
 
+TEST_F(PlacementsTest, APlanUsesADeviceThatHasFailedSince) {
+  Placements placements(kWindowNs);
+  placements.lose(std::vector{1});
+  EXPECT_FALSE(placements.uses_lost(*report_on(0)));
+  EXPECT_TRUE(placements.uses_lost(*report_on(1)));
+}
+
+TEST(PlanForDevices, APlanThatIsMadeAgainCountsOnWhatIsThereThen) {
+  DevicesNow present{.lost = {}, .loads = {0.5, 0.25}, .unclaimed_bytes = 1000};
+  std::vector<DevicesNow> planned;
+  const auto plan = [&](const DevicesNow& devices) {
+    planned.push_back(devices);
+    if (planned.size() == 1) {  // a device that hangs keeps its memory
+      present = {.lost = {0}, .loads = {0, 0.75}, .unclaimed_bytes = 400};
+    }
+    return planned.size();
+  };
+  const auto now = [&] { return present; };
+  EXPECT_EQ(plan_for_devices(
+                now, [] { return false; }, plan),
+            2U);
+  EXPECT_EQ(planned.back().lost, std::vector{0});
+  EXPECT_EQ(planned.back().loads, (std::vector{0.0, 0.75}));
+  EXPECT_EQ(planned.back().unclaimed_bytes, 400);
+}
+
+TEST(PlanForDevices, APlanThatIsTakenBackIsNotMadeAgain) {
+  int failed = 0;
+  const auto now = [&] { return DevicesNow{.lost = {failed++}}; };
+  int plans = 0;
+  EXPECT_EQ(plan_for_devices(
+                now, [] { return true; }, [&](const DevicesNow&) { return ++plans; }),
+            1);
+}
+
 TEST_F(PlacementsTest, DevicesThatFailedAreKnownByTheirCpusOrElseByTheirPlace) {
   PlanReport report = *report_on(0);
   report.deployment.placement = {.devices = {1, 0}, .stage_layers = {1, 1}};

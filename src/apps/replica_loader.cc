@@ -18,6 +18,11 @@ double seconds_since(TimeNs began_ns) {
   return static_cast<double>(steady_now_ns() - began_ns) / static_cast<double>(kNsPerS);
 }
 
+Error failed_meanwhile(const OpenModel& model) {
+  return make_error(ErrorCode::kUnavailable, "a device on which {} was placed has failed meanwhile",
+                    name_of(model));
+}
+
 // The names by which jobs are taken back.
 std::string deployment_job(const std::string& name) {
   return "deployment " + name;
@@ -60,25 +65,48 @@ OpenOptions ReplicaLoader::open_options(TellProgress tell) {
   return {.may_morph = defaults_.may_morph,
           .may_move = defaults_.move_window_ns > 0,
           .harvest = harvest(std::move(tell)),
-          .device_loads = placements_.device_loads(),
           .turns = defaults_.turns,
           .memory = defaults_.memory};
 }
 
-// Opens a model, once more if devices fail meanwhile: it may have been planned with them. What its
-// steps cost is learned before it is loaded, if it is.
-Result<OpenModel> ReplicaLoader::plan(
-    OpenOptions options, const std::function<Result<OpenModel>(const OpenOptions&)>& open) {
-  std::optional<Result<OpenModel>> opened;
-  do {
-    opened.reset();
-    options.lost_devices = placements_.lost();
-    jobs_.run_aside([&] { opened.emplace(open(options)); });
-  } while (options.lost_devices != placements_.lost() && !jobs_.closed() && !jobs_.taken_back());
+void ReplicaLoader::give(std::function<void()> job, std::string name, bool next) {
+  jobs_.give(
+      [this, job = std::move(job)] {
+        job();
+        placements_.claim(claimed_bytes());
+      },
+      std::move(name), next);
+}
+
+// A short job plans nothing, and measures only what a model that wakes lacks.
+void ReplicaLoader::give_short(std::function<void()> job) {
+  jobs_.give_short([this, job = std::move(job)] {
+    job();
+    placements_.claim(claimed_bytes());
+  });
+}
+
+// Opens a model, for the devices and the memory of that moment. The load of the model at the place
+// `model` does not count. What its steps cost is learned before it is loaded, if it is.
+Result<OpenModel> ReplicaLoader::plan(OpenOptions options, std::optional<std::size_t> model,
+                                      const Open& open) {
+  const auto now = [&] {
+    return DevicesNow{.lost = placements_.lost(),
+                      .loads = placements_.device_loads(model),
+                      .unclaimed_bytes = unclaimed_bytes()};
+  };
+  const auto ends = [&] { return jobs_.closed() || jobs_.taken_back(); };
+  auto opened = plan_for_devices(now, ends, [&](const DevicesNow& devices) {
+    options.lost_devices = devices.lost;
+    options.device_loads = devices.loads;
+    std::optional<Result<OpenModel>> found;
+    jobs_.run_aside([&] { found.emplace(open(options, devices.unclaimed_bytes)); });
+    return *std::move(found);
+  });
   if (jobs_.closed()) {
     return make_error(ErrorCode::kUnavailable, "the server ends");
   }
-  return jobs_.taken_back() ? withdrawn() : *std::move(opened);
+  return jobs_.taken_back() ? withdrawn() : std::move(opened);
 }
 
 Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident,
@@ -95,6 +123,10 @@ Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resi
       trim();
     }
   });
+  if (replicas->ok() && uses_lost_devices(*resident.model)) {
+    cpu::run_at_low_priority([&] { replicas = failed_meanwhile(*resident.model); });
+    trim();
+  }
   return *std::move(replicas);
 }
 
@@ -224,8 +256,8 @@ void ReplicaLoader::deploy_now(ModelSetting setting, bool load) {
   const std::string name = setting.name;
   const TimeNs began_ns = steady_now_ns();
   const TellProgress tell = [this, name](const JobProgress& now) { server_.deploying(name, now); };
-  auto opened = plan(open_options(tell), [&, free = unclaimed_bytes()](const OpenOptions& options) {
-    return open_further_model(setting, options, free);
+  auto opened = plan(open_options(tell), std::nullopt, [&](const OpenOptions& with, auto free) {
+    return open_further_model(setting, with, free);
   });
   if (!opened.ok()) {
     server_.failed(name, opened.error());
@@ -255,15 +287,15 @@ void ReplicaLoader::replace_now(std::size_t model, const IntentWish& wish) {
   }
   const TimeNs began_ns = steady_now_ns();
   OpenOptions options = open_options(tell_change(model));
-  options.device_loads = placements_.device_loads(model);
   if (wish.move) {
     options.chosen = report_of_move(*before->report, wish);
   }
   // A move takes only memory that is free, and in place its own, so that no request ever waits.
   const bool has_own = !wish.move || wish.move->in_place;
-  const std::int64_t free = unclaimed_bytes() + (has_own ? memory_now(*before) : 0);
-  auto opened = plan(
-      options, [&](const OpenOptions& with) { return open_for_intent(*before, wish, with, free); });
+  const std::int64_t own = has_own ? memory_now(*before) : 0;
+  auto opened = plan(std::move(options), model, [&](const OpenOptions& with, auto unclaimed) {
+    return open_for_intent(*before, wish, with, unclaimed + own);
+  });
   if (!opened.ok()) {
     fail_to_replace(model, opened.error());
     return;
@@ -328,7 +360,8 @@ void ReplicaLoader::serve_anew(std::size_t model, Next next, const std::string& 
 
 // Loads the model next to the one that serves, whose requests and KV it takes over between two
 // steps. Nothing is loaded of a model that sleeps, or fell asleep meanwhile: it wakes in the new
-// configuration. It may be removed meanwhile.
+// configuration. It may be removed meanwhile. If it then serves on a device that has failed, which
+// both configurations have, the server asks for another plan.
 void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& why) {
   server_.changes(model, {.in_place = std::nullopt, .why = why, .hands_over = true});
   const auto turns_of_copy =
@@ -354,6 +387,12 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
   if (resident.model == nullptr) {
     return;
   }
+  if (uses_lost_devices(next.copy)) {
+    cpu::run_at_low_priority([&] { loaded.reset(); });
+    trim();
+    plan_again(model, next.wish, failed_meanwhile(next.copy));
+    return;
+  }
   if (loaded && resident.replicas != nullptr) {
     const Succeeded ended = resident.replicas->succeed(**std::exchange(loaded, std::nullopt));
     if (!ended.how.ok()) {
@@ -373,24 +412,9 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
   trim();
   log::info("{} is served for {} after {:.2f} s, handed over: {}", name_of(*resident.model),
             next.wish.intent, seconds_since(next.began_ns), next.copy.plan.configuration);
-  server_.succeeded(model, take_over(*resident.model, std::move(next.copy)));
+  const bool must_leave = uses_lost_devices(next.copy);
+  server_.succeeded(model, take_over(*resident.model, std::move(next.copy)), must_leave);
   add_placement(model);
-}
-
-// If devices of the new configuration have failed, plans without them; else loads a second copy.
-void ReplicaLoader::fail_to_hand_over(std::size_t model, Next next, const Succeeded& ended) {
-  const Error& error = ended.how.error();
-  if (!ended.failed) {
-    serve_copy(model, std::move(next), error.message);
-    return;
-  }
-  log::error("{}: {}, and takes no further models", name_of(next.copy),
-             lose_devices(next.copy, *ended.failed));
-  if (next.wish.move) {  // it names the devices
-    fail_to_replace(model, error);
-  } else {
-    replace_now(model, next.wish);
-  }
 }
 
 // Loads the model next to the one that it replaces if there is memory for both.

@@ -2,6 +2,7 @@
 
 #include <boost/json/object.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -88,8 +89,10 @@ class ReplicaLoader final : public ModelLoader {
   void do_job(const std::function<void()>& job, const Failed& failed);
   void give(std::function<void()> job, Failed failed, std::string name = {}, bool next = false);
   void give_short(std::function<void()> job);
-  Result<OpenModel> plan(OpenOptions options,
-                         const std::function<Result<OpenModel>(const OpenOptions&)>& open);
+  using Open =
+      std::function<Result<OpenModel>(const OpenOptions& options, std::int64_t unclaimed_bytes)>;
+  Result<OpenModel> plan(OpenOptions options, std::optional<std::size_t> model, const Open& open);
+  bool uses_lost_devices(const OpenModel& model) const;
   Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident, const TellProgress& tell);
   void unload_now(std::size_t model);
   static Status start(Resident& resident);
@@ -106,6 +109,7 @@ class ReplicaLoader final : public ModelLoader {
   void serve_anew(std::size_t model, Next next, const std::string& why);
   void hand_over(std::size_t model, Next next, const std::string& why);
   void fail_to_hand_over(std::size_t model, Next next, const Succeeded& ended);
+  void plan_again(std::size_t model, IntentWish wish, const Error& why);
   void serve_copy(std::size_t model, Next next, const std::string& why);
   void fail_to_replace(std::size_t model, const Error& error);
   void profile_now(std::size_t model);

@@ -70,6 +70,34 @@ std::string ReplicaLoader::lose_devices(const OpenModel& model, const ReplicaFai
   return fmt::format("device {} {}", fmt::join(devices, " or "), failure.why);
 }
 
+// Returns true if the model was placed on a device that has failed, before or since.
+bool ReplicaLoader::uses_lost_devices(const OpenModel& model) const {
+  return model.report != nullptr && placements_.uses_lost(*model.report);
+}
+
+// Plans once more for a wish, without the devices that have failed. A move, which names its
+// devices, fails instead, unless the model has to leave a device where it serves.
+void ReplicaLoader::plan_again(std::size_t model, IntentWish wish, const Error& why) {
+  if (wish.move && !uses_lost_devices(*residents_[model].model)) {
+    fail_to_replace(model, why);
+    return;
+  }
+  wish.move.reset();
+  replace_now(model, wish);
+}
+
+// If devices of the new configuration have failed, plans without them; else loads a second copy.
+void ReplicaLoader::fail_to_hand_over(std::size_t model, Next next, const Succeeded& ended) {
+  const Error& error = ended.how.error();
+  if (!ended.failed) {
+    serve_copy(model, std::move(next), error.message);
+    return;
+  }
+  log::error("{}: {}, and takes no further models", name_of(next.copy),
+             lose_devices(next.copy, *ended.failed));
+  plan_again(model, std::move(next.wish), error);
+}
+
 // Keeps the model's requests. A device that hangs keeps its memory, which is no free memory any
 // more.
 void ReplicaLoader::lose_now(std::size_t model, const ReplicaFailure& failure) {
@@ -98,13 +126,13 @@ void ReplicaLoader::place_anew(std::size_t model, const IntentWish& wish) {
   }
   server_.changes(model, {.why = residents_[model].failure, .placed_anew = true});
   OpenOptions options = open_options(tell_change(model));
-  options.device_loads = placements_.device_loads(model);
   if (wish.requests_wait) {  // a fingerprint gives others no turns, but knows whether they compute
     options.harvest.await_turn = [this] { return !jobs_.closed(); };
   }
-  const std::int64_t free = unclaimed_bytes() + memory_now(*before);
-  auto opened = plan(
-      options, [&](const OpenOptions& with) { return open_for_intent(*before, wish, with, free); });
+  const std::int64_t own = memory_now(*before);
+  auto opened = plan(std::move(options), model, [&](const OpenOptions& with, auto unclaimed) {
+    return open_for_intent(*before, wish, with, unclaimed + own);
+  });
   const Status possible =
       opened.ok() ? check_hand_over(*before, *opened, false) : Status(opened.error());
   if (!possible.ok()) {

@@ -135,8 +135,7 @@ Result<ReplicaOptions> choose_share(const ModelSetting& setting, bool may_morph,
   Machine share = machine;
   share.free_memory_bytes /= parts;
   ModelOptions model = setting.model;
-  model.scales = setting.fleet.scale != "off";
-  model.equal_replicas = model.scales && setting.fleet.scale != "layers";  // by shards
+  prepare_for_groups(setting.fleet, model);
   auto chosen =
       choose_replica(model, may_morph || has_policy(setting), setting.morph, files, share);
   if (chosen.ok() || parts == 1 || chosen.error().code != ErrorCode::kExhausted) {

@@ -23,6 +23,7 @@
 #include "model/json_file.h"
 #include "replica/model_files.h"
 #include "replica/model_place.h"
+#include "replica/one_replica.h"
 #include "replica/replica.h"
 #include "replica/step_costs.h"
 #include "sim/simulation.h"
@@ -162,7 +163,10 @@ Result<SimulatedModel> on_cluster(const SimulateCommand& command, std::string na
     return cluster.error();
   }
   ModelOptions model = command.model;
-  if (model.device_memory == "auto") {
+  if (!cluster->memory_each.empty()) {
+    model.group.memory = cluster->memory_each;
+    model.group.memory_file = command.cluster;
+  } else if (model.device_memory == "auto") {
     model.device_memory = fmt::format("{}", cluster->memory_bytes);
   }
   auto replica = size_replica(model, may_morph(command), command.morph, spec, machine_of(*cluster));
@@ -295,6 +299,21 @@ EngineConfig engine_of(const SimulatedModel& model, const Form& wide) {
   return engine;
 }
 
+// Gives each replica the form and the engine of its own memory, if replicas have unequal memory.
+void add_unequal_replicas(const SimulatedModel& model, SimulationConfig& config) {
+  const Sizing& sizing = model.replica.sizing;
+  if (sizing.unequal.empty()) {
+    return;
+  }
+  config.each.clear();
+  for (std::int32_t replica = 0; replica < sizing.replicas(); ++replica) {
+    const ReplicaOptions own = options_of(model.replica, ReplicaId{replica});
+    EngineConfig engine = engine_config(own, model.spec);
+    limit_length(model, own.sizing.form, engine);
+    config.each.push_back({{model.spec, sizing.budget, own.sizing.form}, std::move(engine)});
+  }
+}
+
 SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedModel& model) {
   const ReplicaOptions& replica = model.replica;
   const Form& form = replica.sizing.form;
@@ -312,8 +331,9 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
                          model.morph_cost.fetch_bytes_per_us;
   config.morph_cost = model.morph_cost;
   config.group_cost = replica.cost;
-  config.devices = {MorphModel::Devices{model.spec, replica.sizing.budget, form}};
+  config.each.push_back({.devices = {model.spec, replica.sizing.budget, form}});
   limit_length(model, form, config.engine);
+  add_unequal_replicas(model, config);
   config.groups = group_config(replica, model.spec);
   if (config.groups) {
     config.groups->restores = !command.no_restore;
@@ -333,8 +353,7 @@ SimulationConfig simulation_of(const SimulateCommand& command, const SimulatedMo
 }
 
 int run_simulate(SimulateCommand& command) {
-  command.model.scales = command.fleet.scale != "off";
-  command.model.equal_replicas = true;
+  prepare_for_groups(command.fleet, command.model);
   auto bench = loadtest::plan_arrivals(command.load);
   if (!bench.ok()) {
     return exit_with(bench.error());
@@ -357,7 +376,13 @@ int run_simulate(SimulateCommand& command) {
   about.model = model->name;
   about.date = "simulated";
   about.notes.push_back(model->note);
-  about.notes.push_back(fmt::format("each replica begins with {}", to_string(form)));
+  if (replica.sizing.unequal.empty()) {
+    about.notes.push_back(fmt::format("each replica begins with {}", to_string(form)));
+  }
+  for (std::size_t i = 0; i < replica.sizing.unequal.size(); ++i) {
+    about.notes.push_back(
+        fmt::format("replica {} begins with {}", i, to_string(config.each[i].devices.form)));
+  }
   if (const std::int64_t moved = report.final.adopted_with_kv_total; moved > 0) {
     about.notes.push_back(fmt::format("{} requests moved to another replica with their KV", moved));
   }
@@ -400,9 +425,9 @@ void add_simulate(CLI::App& root, int& exit_code) {
   app->add_option(
          "--cluster", command->cluster,
          "Devices to simulate: NxNAME of a built-in profile (A100, H100, A40, A6000, "
-         "H20), or a TOML file with profile, devices, memory, link_us, link_bytes_per_us, "
-         "link_devices (so many devices receive over one link), slowdown, longest, sequence (true: "
-         "devices divide tokens and hold all weights) and "
+         "H20), or a TOML file with profile, devices, memory (a list: of each device), link_us, "
+         "link_bytes_per_us, link_devices (so many devices receive over one link), slowdown, "
+         "longest, sequence (true: devices divide tokens and hold all weights) and "
          "swap_bytes_per_us: the rate at which KV of preempted requests "
          "comes back from host memory instead of being computed again (default devices of "
          "this machine)")

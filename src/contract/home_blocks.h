@@ -7,10 +7,11 @@
 
 namespace protean {
 
-// The KV blocks of homes, which may have unequal numbers of them. Each home numbers its blocks from
-// 0. Where the homes are one, its blocks are those of the homes in turns: the first block of each
-// home, then the second block of each home that has two, and so on. So block `a` of home `h` among
-// g equal homes is block `a * g + h`.
+// The KV blocks of a group's homes, the replicas of which it was made, which may have unequal
+// numbers of them. Each home numbers its blocks from 0. Once the homes have become one wide
+// replica, its blocks are those of the homes in turns: the first block of each home, then the
+// second block of each home that has two, and so on. So block `a` of home `h` among g equal homes
+// is block `a * g + h`.
 class HomeBlocks {
  public:
   HomeBlocks(int homes, std::int64_t each);
@@ -21,7 +22,7 @@ class HomeBlocks {
   std::int64_t total() const { return total_; }
   std::int64_t least() const;
 
-  // Returns the number of a home's block where the homes are one.
+  // Returns the number that a home's block has in the wide replica.
   BlockId number(int home, BlockId block) const;
   // The reverse of number().
   struct Block {

@@ -3,24 +3,17 @@
 #include <algorithm>
 
 namespace protean {
-namespace {
-
-// Returns the seconds by which all steps together take longer if they compute a prompt.
-double added_seconds(const StepSpeed& speed, const StepPrecision& precision, const Batch& batch,
-                     const PromptWork& prompt) {
-  const double room = std::max(1.0, speed.most_step_tokens() - batch.decoding);
-  Batch full = batch;
-  full.prompt = prompt.part(room);
-  return (speed.step_s(precision, full) - speed.step_s(precision, batch)) * prompt.tokens / room;
-}
-
-}  // namespace
 
 bool pays_to_compute_again(const StepSpeed& speed, const StepPrecision& precision,
                            const KvChange& change, const MovingKv& kv) {
-  return speed.step_s(precision, change.batch) > 0 &&
-         change.requests * kv.seconds >
-             kv.wait_s + change.sharing * added_seconds(speed, precision, change.batch, kv.prompt);
+  const double decode_s = speed.step_s(precision, change.batch);
+  const double room = std::max(1.0, speed.most_step_tokens() - change.batch.decoding);
+  Batch full = change.batch;
+  full.prompt = kv.prompt.part(room);
+  const double steps = kv.prompt.tokens / room;
+  const double prompt_s = steps * (speed.step_s(precision, full) - decode_s);
+  return decode_s > 0 && change.requests * kv.seconds > kv.wait_s + change.sharing * prompt_s +
+                                                            change.queued * steps * decode_s;
 }
 
 }  // namespace protean

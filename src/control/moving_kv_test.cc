@@ -63,6 +63,18 @@ TEST(MovingKv, RequestsThatDoNotShareTheStepsDoNotWaitForThem) {
   EXPECT_TRUE(scene.computes_again(600, 5 * kGigabit));
 }
 
+// Steps that only decode take 0.4 s here, about as long as a full prompt adds to one.
+TEST(MovingKv, PromptsInTheQueueWaitForWholeSteps) {
+  MovingScene scene;
+  StepCost cost{.context_token_us = 0.01};
+  cost.of(Precision::kBf16) = {.step_us = 400'000, .more_token_us = 200, .bend_tokens = 64};
+  scene.speed = StepSpeed(cost, 2048);
+  EXPECT_TRUE(scene.computes_again(600, 3.2 * kGigabit));
+  scene.change.queued = 30;
+  EXPECT_FALSE(scene.computes_again(600, 3.2 * kGigabit));
+  EXPECT_TRUE(scene.computes_again(600, kGigabit));
+}
+
 TEST(MovingKv, CachedKvWaitsForNothing) {
   const MovingScene scene;
   const auto forgets = [&](double tokens, double bytes_per_s) {

@@ -462,7 +462,7 @@ void Engine::start_steps() {
     }
   }
   check(!started_.empty() || scheduler_.idle() || scheduler_.waits_for_larger_kv() ||
-            scheduler_.exchanges_kv() || scheduler_.has_set_aside(),
+            scheduler_.exchanges_kv() || scheduler_.admits_none(),
         "requests wait but nothing can run");
 }
 

@@ -125,9 +125,9 @@ class Engine {
   std::vector<BlockId> live_blocks() const { return scheduler_.live_blocks(); }
   // KV that is not worth moving, see Scheduler. The engine must be quiet and hold its steps.
   std::vector<OwnKv> own_kv() const { return scheduler_.own_kv(); }
-  void set_aside(const std::vector<RequestId>& requests, TimeNs now_ns);
-  void take_up() { scheduler_.take_up(); }
-  bool has_set_aside() const { return scheduler_.has_set_aside(); }
+  void give_up_kv(const std::vector<RequestId>& requests, TimeNs now_ns);
+  void admit_again() { scheduler_.admit_again(); }
+  bool admits_none() const { return scheduler_.admits_none(); }
   std::int64_t idle_blocks() const { return scheduler_.idle_blocks(); }
   void forget_idle() { scheduler_.forget_idle(); }
   // How fast steps are, as far as it is known, and at which precisions.

@@ -56,9 +56,9 @@ bool Engine::computes_for_long() const {
          });
 }
 
-void Engine::set_aside(const std::vector<RequestId>& requests, TimeNs now_ns) {
+void Engine::give_up_kv(const std::vector<RequestId>& requests, TimeNs now_ns) {
   begin(now_ns);
-  scheduler_.set_aside(requests);
+  scheduler_.give_up_kv(requests);
   settle();
 }
 

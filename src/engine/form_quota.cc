@@ -69,8 +69,8 @@ void FormSteering::take_quota(std::int64_t pages) {
 // preempted if blocks cannot leave otherwise.
 void FormSteering::follow_quota() {
   memory_.kv.shrinks = memory_.kv.shrinks && run_.busy();
-  if (memory_.wanted.rest_pages > 0 && !run_.busy() && !run_.holds()) {
-    memory_.wanted.pages = std::exchange(memory_.wanted.rest_pages, 0);
+  if (memory_.wanted.pages_after_morph > 0 && !run_.busy() && !run_.holds()) {
+    memory_.wanted.pages = std::exchange(memory_.wanted.pages_after_morph, 0);
   }
   const PageBudget& budget = config_.bounds.budget;
   if (memory_.wanted.pages == budget.pages || memory_.kv.shrinks || run_.holds()) {

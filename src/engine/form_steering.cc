@@ -96,7 +96,7 @@ bool FormSteering::may_preempt(const Form& to) const {
 // What is still under way goes on. A form that is held takes them after the hold.
 void FormSteering::take_free_pages() {
   const std::int64_t quota = config_.bounds.budget.pages;
-  if (policy_rules() || memory_.wanted.pages < quota || memory_.wanted.rest_pages > 0) {
+  if (policy_rules() || memory_.wanted.pages < quota || memory_.wanted.pages_after_morph > 0) {
     return;
   }
   if (run_.holds()) {
@@ -243,7 +243,7 @@ void FormSteering::decide(TimeNs expected_wait_ns) {
   decided_.load = load(now_ns_);
   decided_.expected_wait_ns = expected_wait_ns;
   if (!policy_rules() || memory_.wanted.pages != config_.bounds.budget.pages ||
-      memory_.wanted.rest_pages > 0) {
+      memory_.wanted.pages_after_morph > 0) {
     return;
   }
   if (config_.policy.rule == MorphRule::kPaper) {

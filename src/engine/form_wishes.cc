@@ -129,8 +129,8 @@ Result<Morph> FormSteering::grant_rest(const FormWish& wish) {
   FormWish within = wish;
   const bool trades = config_.own_pages > 0;
   const std::int64_t before = budget.pages;
-  const std::int64_t kept =
-      memory_.wanted.rest_pages > 0 ? memory_.wanted.rest_pages : memory_.wanted.pages;
+  const std::int64_t kept = memory_.wanted.pages_after_morph > 0 ? memory_.wanted.pages_after_morph
+                                                                 : memory_.wanted.pages;
   const std::int64_t pages = trades ? before : *wish.rest_pages;
   if (!trades) {
     if (pages > before && !run_.set_quota(pages)) {
@@ -148,7 +148,7 @@ Result<Morph> FormSteering::grant_rest(const FormWish& wish) {
   if (!trades) {
     const std::int64_t rest = morph.ok() ? pages : kept;
     memory_.wanted.pages = budget.pages;
-    memory_.wanted.rest_pages = rest < budget.pages ? rest : 0;
+    memory_.wanted.pages_after_morph = rest < budget.pages ? rest : 0;
   }
   if (!morph.ok()) {
     return morph;

@@ -10,10 +10,10 @@ namespace protean {
 
 // The quota of pages that a model goes to.
 struct QuotaGoal {
-  std::int64_t pages = 0;       // the budget's, unless the quota has to shrink
-  std::int64_t rest_pages = 0;  // smaller quota after the morph under way; 0: none
-  bool own_is_lost = false;     // pages that this model lent may never come back
-  TimeNs lacks_since_ns = -1;   // since when the quota is too small; -1: it is not
+  std::int64_t pages = 0;              // the budget's, unless the quota has to shrink
+  std::int64_t pages_after_morph = 0;  // smaller quota after the morph under way; 0: none
+  bool own_is_lost = false;            // pages that this model lent may never come back
+  TimeNs lacks_since_ns = -1;          // since when the quota is too small; -1: it is not
 };
 
 // Why KV is resized although no policy decided about it.

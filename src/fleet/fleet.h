@@ -20,6 +20,7 @@
 #include "fleet/group_dropping.h"
 #include "fleet/group_scaling.h"
 #include "fleet/grouping.h"
+#include "fleet/held_request.h"
 #include "fleet/live_migrations.h"
 #include "fleet/router.h"
 #include "fleet/scaling.h"
@@ -84,8 +85,6 @@ class Fleet : private TokenSink {
   // join, or if a request could never run there. If its devices have failed, the switch is at once,
   // and requests that have waited for it are computed again.
   Status succeed(const Member& by, ReplicaId as, TimeNs now_ns);
-  // Calls it off unless the switch comes first; take_succeeded() tells.
-  void call_off_succession(TimeNs now_ns);
   // Returns how a succession has ended, once. On failure the replica goes on as it was, and the
   // executor that was to succeed it is not called any more.
   std::optional<Status> take_succeeded() { return succession_.take_ended(); }

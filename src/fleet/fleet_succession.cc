@@ -49,12 +49,6 @@ std::vector<HeldRequest> Fleet::take_held() {
   return taken;
 }
 
-void Fleet::call_off_succession(TimeNs now_ns) {
-  if (succession_.running()) {
-    succession_.call_off(now_ns);
-  }
-}
-
 void Fleet::advance_succession(TimeNs now_ns) {
   succession_.advance(now_ns);
   if (const auto timeout_ns = succession_.take_timeout_ns()) {

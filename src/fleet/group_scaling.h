@@ -12,6 +12,7 @@
 #include "contract/request.h"
 #include "fleet/formed_groups.h"
 #include "fleet/grouping.h"
+#include "fleet/held_request.h"
 #include "fleet/router.h"
 #include "fleet/scaling.h"
 #include "fleet/station.h"

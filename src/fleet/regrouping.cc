@@ -324,7 +324,7 @@ void Regrouping::move() {
                                          [](const Step& step) { return step.ready; })) {
     commit();
   }
-  take_up();
+  compute_again();
   if (!preparing_.empty() || !committed_.empty() || now_ns_ < wait_.until_ns) {
     return;
   }

@@ -258,7 +258,7 @@ class Regrouping {
   void part();
   void go_back_to_moving();
   void give_up_kv();
-  void take_up();
+  void compute_again();
   std::vector<Copy> home_devices() const;
   struct LinkTimes;
   LinkTimes link_times(const std::vector<std::int64_t>& live) const;

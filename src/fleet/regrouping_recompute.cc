@@ -137,7 +137,8 @@ void Regrouping::give_up_kv() {
     const StepSpeed speed = wide ? speed_as(*wide, present) : present;
     const KvChange change{.requests = all.requests,
                           .batch = load.of_step(wide ? wide->scheduler.steps_in_flight : steps),
-                          .sharing = load.requests};
+                          .sharing = load.requests,
+                          .queued = load.requests - load.decoding};
     const double steps_s = (1 + pieces) * present.step_s(precision, loads[home].of_step(steps));
     const auto pays = [&](std::int64_t blocks, const PromptWork& prompt, double wait_s) {
       return pays_to_compute_again(speed, precision, change,
@@ -161,19 +162,19 @@ void Regrouping::give_up_kv() {
     wait_.for_kv = wait_.for_kv || !given_up[home].empty();
   }
   for (std::size_t home = 0; home < count() && wait_.for_kv; ++home) {
-    engine(home).set_aside(given_up[home], now_ns_);
+    engine(home).give_up_kv(given_up[home], now_ns_);
   }
 }
 
 // Lets requests that gave up their KV be computed again if none is left that would move.
-void Regrouping::take_up() {
+void Regrouping::compute_again() {
   if (wait_.for_kv && (std::ranges::any_of(steps_, has_attention) ||
                        std::ranges::any_of(preparing_, has_attention, &Step::step))) {
     return;
   }
   for (std::size_t home = 0; home < count(); ++home) {
-    if (engine(home).has_set_aside()) {
-      engine(home).take_up();
+    if (engine(home).admits_none()) {
+      engine(home).admit_again();
       engine(home).go_on(now_ns_);
     }
   }

@@ -40,7 +40,6 @@ Status Succession::begin(const Member& by, ReplicaId as, TimeNs now_ns) {
   }
   stage_ = Stage::kSettling;
   rounds_ = 0;
-  called_off_ = false;
   failed_.reset();
   former().hold_form(true);
   former().call_off_morph("its requests go on in another form", now_ns);
@@ -62,11 +61,6 @@ Status Succession::check_requests() const {
   return {};
 }
 
-void Succession::call_off(TimeNs now_ns) {
-  called_off_ = true;
-  advance(now_ns);
-}
-
 void Succession::on(const Event& event) {
   if (!running() || event.replica != as_) {
     return;
@@ -82,10 +76,6 @@ void Succession::on(const Event& event) {
 
 void Succession::advance(TimeNs now_ns) {
   if (!running() || copies()) {
-    return;
-  }
-  if (called_off_) {
-    fail(make_error(ErrorCode::kUnavailable, "taken back before other devices took over"), now_ns);
     return;
   }
   if (stage_ == Stage::kSettling) {
@@ -190,7 +180,7 @@ void Succession::copy(std::vector<BlockMove> moves, TimeNs now_ns) {
 void Succession::copied(TimeNs now_ns) {
   copy_.since_ns = -1;
   former().give_back(std::exchange(copy_.lent, {}), now_ns);
-  if (stage_ == Stage::kLastCopy && !called_off_) {
+  if (stage_ == Stage::kLastCopy) {
     hand_over(now_ns);
   }
 }
@@ -207,7 +197,7 @@ void Succession::hand_over(TimeNs now_ns) {
 }
 
 bool Succession::replace_failed(const ReplicaFailure& failure, TimeNs now_ns) {
-  if (!running() || called_off_) {
+  if (!running()) {
     return false;
   }
   copy_ = {};  // the engine has taken its blocks back

@@ -42,8 +42,6 @@ class Succession {
 
   // Begins, or returns why it cannot. Must not be running.
   Status begin(const Member& by, ReplicaId as, TimeNs now_ns);
-  // Calls it off once no copy is in flight.
-  void call_off(TimeNs now_ns);
   // An event of the executor that is to succeed. Others than the end of a copy and a failure are
   // ignored.
   void on(const Event& event);
@@ -108,7 +106,6 @@ class Succession {
     std::vector<BlockId> lent;
   } copy_;
   std::uint64_t copies_total_ = 0;
-  bool called_off_ = false;
   bool awaits_ = false;
   std::optional<Status> ended_;
   std::optional<ReplicaFailure> failed_;

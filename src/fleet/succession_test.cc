@@ -161,41 +161,34 @@ void begin_and_take_turns(SuccessionScene& scene, int turns, TimeNs timeout_ns) 
   }
 }
 
-TEST(Succession, TheFormerGoesOnIfTheOtherFailsOrIsNotWantedAnyMore) {
+TEST(Succession, TheFormerGoesOnIfTheOtherFails) {
   int failed = 0;
   for (int turns = 0; turns < 12; ++turns) {
-    for (const bool fails : {true, false}) {
-      SuccessionScene scene({});
-      begin_and_take_turns(scene, turns, 0);
-      if (!scene.succeeds()) {
-        continue;
-      }
-      SuccessionDevice& other = scene.next();
-      if (fails) {
-        scene.send(DevicesFailed{"has lost memory"}, ReplicaId{1});
-        EXPECT_TRUE(other.given_up);
-      } else {
-        scene.fleet->call_off_succession(++scene.now_ns);
-        scene.look();
-      }
-      scene.settle();
-      ASSERT_TRUE(scene.ended.has_value());
-      EXPECT_FALSE(scene.ended->ok());
-      EXPECT_EQ(other.tokens + scene.switches, 0);
-      const auto failure = scene.fleet->take_failed();
-      ASSERT_EQ(failure.has_value(), fails);
-      EXPECT_EQ(fails ? failure->devices : std::vector{0}, std::vector{0});
-      EXPECT_EQ(fails ? failure->replica : ReplicaId{1}, ReplicaId{1});
-      scene.ended.reset();
-      ASSERT_TRUE(scene.succeed({}).ok()) << "it may be tried again";
-      scene.settle();
-      EXPECT_EQ(scene.switches, 1);
-      scene.expect_all_answered();
-      EXPECT_EQ(scene.fleet->observe(ReplicaId{0}).preemptions_total, 0);
-      ++failed;
+    SuccessionScene scene({});
+    begin_and_take_turns(scene, turns, 0);
+    if (!scene.succeeds()) {
+      continue;
     }
+    SuccessionDevice& other = scene.next();
+    scene.send(DevicesFailed{"has lost memory"}, ReplicaId{1});
+    EXPECT_TRUE(other.given_up);
+    scene.settle();
+    ASSERT_TRUE(scene.ended.has_value());
+    EXPECT_FALSE(scene.ended->ok());
+    EXPECT_EQ(other.tokens + scene.switches, 0);
+    const auto failure = scene.fleet->take_failed();
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->devices, std::vector{0});
+    EXPECT_EQ(failure->replica, ReplicaId{1});
+    scene.ended.reset();
+    ASSERT_TRUE(scene.succeed({}).ok()) << "it may be tried again";
+    scene.settle();
+    EXPECT_EQ(scene.switches, 1);
+    scene.expect_all_answered();
+    EXPECT_EQ(scene.fleet->observe(ReplicaId{0}).preemptions_total, 0);
+    ++failed;
   }
-  EXPECT_GE(failed, 6);
+  EXPECT_GE(failed, 3);
 }
 
 TEST(Succession, DevicesThatHangInACopyAreGivenUp) {

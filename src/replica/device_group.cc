@@ -286,6 +286,20 @@ Result<std::vector<GroupDevice>> named_devices(const GroupOptions& options,
   return devices;
 }
 
+// Gives the devices the memory that the options say.
+Status give_memory(const GroupOptions& options, std::vector<GroupDevice>& devices) {
+  if (!options.memory.empty() && options.memory.size() != devices.size()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: it has the memory of {} devices, and the replicas take {}: change "
+                      "--data-parallel-size, --tensor-parallel-size or --pipeline-parallel-size",
+                      options.memory_file, options.memory.size(), devices.size());
+  }
+  for (std::size_t i = 0; i < options.memory.size(); ++i) {
+    devices[i].memory_bytes = options.memory[i];
+  }
+  return {};
+}
+
 }  // namespace
 
 Form divide(Form form, const DeviceGroup& group) {
@@ -395,9 +409,9 @@ Result<DeviceGroup> choose_group(const GroupOptions& asked, const ComputeOptions
                     .on_nodes = options.on_nodes};
   group.division.stage_layers = stages.empty() ? group.division.stage_layers : stages;
   if (group.devices.empty()) {
-    const Status added =
+    Status added =
         add_devices(machine, compute, count * replicas, count == 1 && replicas > 1, group);
-    if (!added.ok()) {
+    if (added = added.ok() ? give_memory(options, group.devices) : added; !added.ok()) {
       return added.error();
     }
   }

@@ -25,6 +25,12 @@ struct GroupOptions {
   bool overlaps_kv = false;      // see WorkerOptions::moves_kv_early
   std::string stages;            // layers of each stage, such as "10,9,7,6"; empty: even
   bool on_nodes = false;         // each device is a NUMA node, with what is free there
+  // Bytes of each device, and the file that says so; empty: what `devices` says.
+  std::vector<std::int64_t> memory;
+  std::string memory_file;
+
+  // Returns the name of the file that gives devices their memory, if one does.
+  const std::string& file() const { return memory.empty() ? devices : memory_file; }
 };
 
 // A device of a group and the CPUs that it computes on.

@@ -59,7 +59,7 @@ Result<Asked> asked_memory(const ModelOptions& options, const DeviceGroup& group
   if (*device && std::any_of(group.devices.begin(), group.devices.end(), is_bounded)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--device-memory {}: {} gives the memory of its devices: remove one of them",
-                      options.device_memory, options.group.devices);
+                      options.device_memory, options.group.file());
   }
   if (*device && **device > each) {
     return make_error(ErrorCode::kExhausted, "--device-memory {}: only {} are free{}: ask for less",
@@ -198,7 +198,7 @@ std::int64_t replicas_within(const ModelOptions& options, const Sizing& sizing,
 Error too_little_memory(const ModelOptions& options, const ModelSpec& spec, const Sizing& sizing,
                         const FixedMemory& fixed, const DeviceRoom& room) {
   const auto& [device_bytes, least_kv, by] = room;
-  const std::string& file = options.group.devices;
+  const std::string& file = options.group.file();
   const std::int64_t needed = fixed.weights + fixed.activations + least_kv;
   const std::int64_t missing = (needed - device_bytes) * std::ssize(sizing.devices);
   std::string remedies =
@@ -433,14 +433,14 @@ namespace {
 // Returns how to give KV the missing bytes, so that it holds so many blocks.
 std::string remedy_for_kv(const ModelOptions& options, const ModelSpec& spec, const Sizing& sizing,
                           std::int64_t blocks, std::int64_t missing) {
-  const std::string& devices = options.group.devices;
+  const std::string& file = options.group.file();
   const auto device = parse_bytes(options.device_memory);
   if (options.kv_cache_memory == "auto" && device.ok()) {
     return "--device-memory " + size_flag(*device + missing);
   }
-  if (options.kv_cache_memory == "auto" && devices != "auto" &&
-      devices.find_first_not_of("0123456789") != devices.npos) {
-    return fmt::format("memory = \"{}\" in {}", size_flag(sizing.device_bytes + missing), devices);
+  if (options.kv_cache_memory == "auto" && file != "auto" &&
+      file.find_first_not_of("0123456789") != file.npos) {
+    return fmt::format("memory = \"{}\" in {}", size_flag(sizing.device_bytes + missing), file);
   }
   return "--kv-cache-memory " + size_flag(blocks * block_bytes_on_a_device(spec, sizing.form));
 }

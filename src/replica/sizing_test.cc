@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "base/units.h"
 #include "cost/kv_blocks_for_test.h"
@@ -342,6 +343,29 @@ TEST(Sizing, WhatDoesNotFitIsRefusedWithARemedy) {
   Machine full = kMachine;
   full.free_memory_bytes = 1;
   EXPECT_NE(message({}, full).find("smaller model"), std::string::npos);
+}
+
+TEST(Sizing, MemoryOfEachDeviceMayBeGivenWithoutItsCpus) {
+  const ModelSpec spec = spec_of_1k_context();
+  ModelOptions options{
+      .group = {.replicas = 2, .memory = {60 * kMiB, 22 * kMiB}, .memory_file = "cluster.toml"}};
+  const auto sizing = choose_sizing(options, spec, kMachine);
+  ASSERT_TRUE(sizing.ok()) << sizing.error().message;
+  ASSERT_EQ(sizing->unequal.size(), 2U);
+  EXPECT_GT(sizing_of(*sizing, 0).form.kv.blocks, sizing_of(*sizing, 1).form.kv.blocks);
+  EXPECT_GT(sizing->device_bytes, 22 * kMiB);
+  EXPECT_LE(sizing->device_bytes, 60 * kMiB);
+  options.group.memory.push_back(kMiB);
+  const auto three = choose_sizing(options, spec, kMachine);
+  ASSERT_FALSE(three.ok());
+  EXPECT_EQ(three.error().message,
+            "cluster.toml: it has the memory of 3 devices, and the replicas take 2: change "
+            "--data-parallel-size, --tensor-parallel-size or --pipeline-parallel-size");
+  options.group.memory = {60 * kMiB, kMiB};
+  const auto little = choose_sizing(options, spec, kMachine);
+  ASSERT_FALSE(little.ok());
+  EXPECT_NE(little.error().message.find("MiB\" in cluster.toml"), std::string::npos)
+      << little.error().message;
 }
 
 }  // namespace

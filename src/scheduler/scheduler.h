@@ -179,12 +179,12 @@ class Scheduler {
 
   // Returns the KV of running sequences that share none, in order of their places.
   std::vector<OwnKv> own_kv() const;
-  // Lets running sequences, which are in no step, give up their KV, which is not cached any more.
-  // Until take_up(), or until another scheduler absorbs them, no sequence is admitted: none
-  // overtakes them, and there is no new KV that would have to move.
-  void set_aside(const std::vector<RequestId>& requests);
-  void take_up() { exchange_.set_aside = false; }
-  bool has_set_aside() const { return exchange_.set_aside; }
+  // Preempts running sequences, which are in no step, and forgets their KV, of which a preemption
+  // alone would leave cached blocks. Until admit_again(), or until another scheduler absorbs them,
+  // no sequence is admitted: none overtakes them, and there is no new KV that would have to move.
+  void give_up_kv(const std::vector<RequestId>& requests);
+  void admit_again() { exchange_.admits_none = false; }
+  bool admits_none() const { return exchange_.admits_none; }
   // Returns the blocks that are only cached.
   std::int64_t idle_blocks() const;
   // Forgets what they hold.
@@ -353,7 +353,7 @@ class Scheduler {
   struct Exchange {
     std::vector<BlockId> lent;  // once for each loan
     std::vector<RequestId> paused;
-    bool set_aside = false;        // no sequence is admitted
+    bool admits_none = false;      // see give_up_kv()
     std::int64_t kept_places = 0;  // places kept for sequences to be adopted
     // Blocks that move within this scheduler are copied before this step, and devices whose homes
     // become one find them by their new ids from this step on. So their content is not in place
@@ -419,8 +419,7 @@ class Scheduler {
   void release_blocks(Sequence& sequence);
   bool has_room(const StepPlan& plan) const;
   std::int64_t free_places() const {
-    return has_set_aside() ? 0
-                           : config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
+    return admits_none() ? 0 : config_.max_num_seqs - exchange_.kept_places - std::ssize(running_);
   }
   bool has_place() const { return free_places() > 0; }
 

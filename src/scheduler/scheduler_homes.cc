@@ -43,7 +43,7 @@ SchedulerState Scheduler::release_all() {
   waiting_ = {};
   of_call_.clear();
   cache_.clear();
-  take_up();
+  admit_again();
   decodes_short_ = 0;
   too_large_by_ = 0;
   ++kv_changes_;

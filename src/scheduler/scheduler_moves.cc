@@ -191,14 +191,14 @@ std::vector<OwnKv> Scheduler::own_kv() const {
   return all;
 }
 
-void Scheduler::set_aside(const std::vector<RequestId>& requests) {
+void Scheduler::give_up_kv(const std::vector<RequestId>& requests) {
   for (const RequestId request : requests) {
     Sequence& sequence = *sequences_.at(request);
-    check(!sequence.scheduled(), "a sequence is in no step when it is set aside");
+    check(!sequence.scheduled(), "a sequence in a step keeps its KV");
     forget_blocks(sequence);
     preempt(sequence);
   }
-  exchange_.set_aside = true;
+  exchange_.admits_none = true;
 }
 
 std::int64_t Scheduler::idle_blocks() const {

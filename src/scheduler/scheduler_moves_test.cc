@@ -155,42 +155,42 @@ TEST(SchedulerMoves, AnAnswerThatHasBegunGoesOnBeforeOthersBegin) {
   }
 }
 
-TEST(SchedulerMoves, ASequenceThatIsSetAsideGivesUpItsKvAndWaits) {
+TEST(SchedulerMoves, ASequenceThatGivesUpItsKvWaits) {
   Scheduler scheduler(roomy(16));
   decode_first(scheduler, 1, 9);
   decode_first(scheduler, 2, 9);
-  scheduler.set_aside({RequestId{1}});
+  scheduler.give_up_kv({RequestId{1}});
   EXPECT_EQ(scheduler.live_blocks().size(), 3U) << "request 2 has three";
   EXPECT_EQ(scheduler.observe().waiting, 1);
   EXPECT_EQ(scheduler.observe().preemptions_total, 1);
   EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{2}));
   EXPECT_FALSE(scheduler.next_step().has_value());
-  scheduler.take_up();
+  scheduler.admit_again();
   const StepPlan step = scheduler.next_step().value();
   EXPECT_EQ(who(step), (std::vector<std::uint64_t>{1}));
   EXPECT_EQ(step.tokens.size(), 11U) << "it drew two";
   EXPECT_EQ(step.samples[0].position, 11);
 }
 
-TEST(SchedulerMoves, ASequenceThatIsSetAsideWaitsInNoStateThatAnotherTakes) {
+TEST(SchedulerMoves, ASequenceThatGaveUpItsKvWaitsInNoStateThatAnotherTakes) {
   Scheduler from(roomy(16));
   Scheduler to(roomy(16));
   decode_first(from, 1, 9);
-  from.set_aside({RequestId{1}});
-  EXPECT_TRUE(from.has_set_aside());
+  from.give_up_kv({RequestId{1}});
+  EXPECT_TRUE(from.admits_none());
   to.absorb(from.release_all());
-  EXPECT_FALSE(from.has_set_aside());
+  EXPECT_FALSE(from.admits_none());
   EXPECT_EQ(who(to.next_step().value()), (std::vector<std::uint64_t>{1}));
 }
 
 // Sequences that wait and sequences that arrive stay out, also once the one that was set aside has
 // been removed.
-TEST(SchedulerMoves, NoSequenceIsAdmittedWhileOthersAreSetAside) {
+TEST(SchedulerMoves, NoSequenceIsAdmittedWhileOthersHaveGivenUpTheirKv) {
   Scheduler scheduler(roomy(16));
   decode_first(scheduler, 1, 9);
   decode_first(scheduler, 2, 9);
   ASSERT_TRUE(scheduler.add(request(3, counting(5, 300), 4)).ok());
-  scheduler.set_aside({RequestId{1}});
+  scheduler.give_up_kv({RequestId{1}});
   ASSERT_TRUE(scheduler.add(request(4, counting(5, 400), 4)).ok());
   EXPECT_GT(scheduler.backlog().without_place, 0);
   EXPECT_FALSE(scheduler.keep_place());
@@ -198,11 +198,11 @@ TEST(SchedulerMoves, NoSequenceIsAdmittedWhileOthersAreSetAside) {
   const StepPlan meanwhile = scheduler.next_step().value();
   EXPECT_EQ(who(meanwhile), (std::vector<std::uint64_t>{2}));
   complete(scheduler, meanwhile);
-  scheduler.take_up();
+  scheduler.admit_again();
   EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{2, 3, 4}));
 }
 
-TEST(SchedulerMoves, NoSequenceGivesItsRoomToOneThatIsSetAside) {
+TEST(SchedulerMoves, NoSequenceGivesItsRoomToOneThatGaveUpItsKv) {
   Scheduler scheduler(roomy(16));
   ASSERT_TRUE(scheduler.add(request(1, counting(5), 4)).ok());
   for (const std::uint64_t id : {2, 3}) {  // choices of one call
@@ -211,7 +211,7 @@ TEST(SchedulerMoves, NoSequenceGivesItsRoomToOneThatIsSetAside) {
     ASSERT_TRUE(scheduler.add(std::move(choice)).ok());
   }
   complete(scheduler, scheduler.next_step().value());
-  scheduler.set_aside({RequestId{1}});
+  scheduler.give_up_kv({RequestId{1}});
   EXPECT_EQ(who(scheduler.next_step().value()), (std::vector<std::uint64_t>{2, 3}));
 }
 

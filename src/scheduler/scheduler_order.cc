@@ -105,7 +105,7 @@ int Scheduler::tokens_left_at(const QueuePlace& place) const {
 // Admits waiting sequences that come before others of a call with several, as far as the next
 // step can take them, and preempts the latter as far as that needs.
 void Scheduler::displace_for_waiting() {
-  if (of_call_.empty() || has_set_aside()) {
+  if (of_call_.empty() || admits_none()) {
     return;
   }
   int passed_over = 0;

@@ -52,16 +52,17 @@ class StepBudget {
     share_ = std::numeric_limits<double>::infinity();
     cost_taken_ = 0;
   }
-  // Gives the step an equal share of `work`, the cost of `tokens` tokens, as one of `stages` steps.
-  // Shares are halved again and again while the halves have the least number of tokens (lookahead,
-  // KunServe section 4.3). Returns the number of shares.
+  // Divides `work`, the cost of `tokens` tokens, into equal shares, one for each of this step and
+  // those after it, and gives the step its own. There is a share for each of `stages`; all are
+  // halved again and again while the halves have the least number of tokens (lookahead, KunServe
+  // section 4.3). Returns the number of shares.
   std::int64_t divide(double work, std::int64_t tokens, int stages) {
-    std::int64_t steps = stages;
-    while (balance_.least_tokens > 0 && tokens >= 2 * steps * balance_.least_tokens) {
-      steps *= 2;
+    std::int64_t shares = stages;
+    while (balance_.least_tokens > 0 && tokens >= 2 * shares * balance_.least_tokens) {
+      shares *= 2;
     }
-    share_ = work / static_cast<double>(steps);
-    return steps;
+    share_ = work / static_cast<double>(shares);
+    return shares;
   }
   void begin_prompts() { left_ = std::min(left_, prompt_limit_); }
 

@@ -143,7 +143,7 @@ class Residents {
   void changing(std::size_t model, const JobProgress& progress);
   void changes(std::size_t model, const ConfigurationChange& how);
   void kept(std::size_t model);
-  void succeeded(std::size_t model, const ServedModel& as);
+  void succeeded(std::size_t model, const ServedModel& as, bool must_leave = false);
   void replaced(std::size_t model, std::shared_ptr<Host> by, bool loaded);
   void not_replaced(std::size_t model, const Error& error);
   void profiling(std::size_t model, const ProfileProgress& progress);

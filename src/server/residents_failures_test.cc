@@ -147,6 +147,33 @@ TEST_F(LostDevicesTest, EnginesThatTakeOverFromOnesThatHaveFailedPutTheModelBack
   EXPECT_EQ(end_all(first_inbox, serving()), 1U);
 }
 
+TEST_F(LostDevicesTest, AModelThatIsHandedOverOnADeviceThatHasFailedIsPlannedAgain) {
+  serve_for_an_intent();
+  want(R"({"intent":"min-latency","batch":3})");
+  hand_over();
+  loader.take();
+  residents.succeeded(0, on_two_devices(), true);
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-latency"}) << "it has no other failure to wait for";
+  EXPECT_EQ(loader.wanted[0], 3);
+  EXPECT_FALSE(loader.requests_wait) << "they are answered meanwhile";
+  EXPECT_EQ(change(), "planning");
+  EXPECT_EQ(serving().model().max_model_len, 50);
+  residents.not_replaced(0, {ErrorCode::kUnavailable, "no other device"});
+  EXPECT_EQ(change("error"), "no other device");
+  EXPECT_EQ(loader.take(), Asked{}) << "it stays";
+}
+
+TEST_F(LostDevicesTest, AModelWhoseServerDrainsStaysWhereItWasHandedOver) {
+  serve_for_an_intent();
+  want(R"({"intent":"min-latency"})");
+  hand_over();
+  loader.take();
+  residents.models().set_state(ServerState::kDraining);
+  residents.succeeded(0, on_two_devices(), true);
+  EXPECT_EQ(loader.take(), Asked{});
+  EXPECT_EQ(change(), "done");
+}
+
 TEST_F(LostDevicesTest, AModelThatIsRemovedWhileItIsPlacedAnewEndsItsRequestsFirst) {
   serve_for_an_intent();
   deploy_other();

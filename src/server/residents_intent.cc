@@ -363,19 +363,26 @@ void Residents::kept(std::size_t model) {
 }
 
 // A change that is taken back at this moment is done all the same. A model that is placed anew is
-// to be loaded first.
-void Residents::succeeded(std::size_t model, const ServedModel& as) {
+// to be loaded first. Another change for the same wish follows if the model must leave a device;
+// while the server drains, its requests end there.
+void Residents::succeeded(std::size_t model, const ServedModel& as, bool must_leave) {
   if (hosts_[model] == nullptr) {
     return;
   }
-  hosts_[model]->service.become(as);
+  Service& service = hosts_[model]->service;
+  service.become(as);
   IntentChange* const change = change_of(model);
   if (change != nullptr && change->how.placed_anew) {
     hosts_[model]->intent = change->wish.intent;
     hosts_[model]->plan = change->plan;
     change->follower = model;
-  } else {
-    kept(model);
+    return;
+  }
+  kept(model);
+  if (must_leave && change != nullptr && models_.state() == ServerState::kReady) {
+    IntentWish wish = change->wish;
+    wish.move.reset();
+    begin_change(service, std::move(wish));
   }
 }
 

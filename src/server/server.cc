@@ -424,9 +424,10 @@ void Server::changes(std::size_t model, ConfigurationChange how) {
 void Server::kept(std::size_t model) {
   impl_->tell([model](Residents& residents) { residents.kept(model); });
 }
-void Server::succeeded(std::size_t model, ServedModel as) {
-  impl_->tell(
-      [model, as = std::move(as)](Residents& residents) { residents.succeeded(model, as); });
+void Server::succeeded(std::size_t model, ServedModel as, bool must_leave) {
+  impl_->tell([model, as = std::move(as), must_leave](Residents& residents) {
+    residents.succeeded(model, as, must_leave);
+  });
 }
 void Server::replaced(std::size_t model, Replacement by) {
   impl_->tell(

@@ -109,7 +109,8 @@ class Server {
   void changes(std::size_t model, ConfigurationChange how);
   void changing(std::size_t model, const JobProgress& progress);
   void kept(std::size_t model);
-  void succeeded(std::size_t model, ServedModel as);
+  // `must_leave`: a device on which the model serves from now on has failed.
+  void succeeded(std::size_t model, ServedModel as, bool must_leave = false);
   void replaced(std::size_t model, Replacement by);
   void not_replaced(std::size_t model, Error error);
   // How far the loader is in profiling a model, and that it has ended.

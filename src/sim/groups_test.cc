@@ -345,7 +345,7 @@ TEST(GroupsSimulation, ReplicasOfUnequalMemoryDropLayersAndRestore) {
   small.group.front().lacking_pages =
       budget.pages - form_pages(group_spec(), small, budget.page_bytes);
   for (const Form& form : {config.groups->form, small, small, config.groups->form}) {
-    config.devices.push_back({group_spec(), budget, form});
+    config.each.push_back({{group_spec(), budget, form}, config.groups->wide_engine(form)});
   }
   config.groups->form = small;
   std::vector<TraceRequest> trace = poisson(100, 30, 20, 10);

@@ -132,14 +132,17 @@ class World : public TokenSink {
 
   static std::vector<std::optional<MorphModel::Devices>> forms_of(const SimulationConfig& config) {
     const auto replicas = static_cast<std::size_t>(config.replicas);
-    const std::vector<MorphModel::Devices>& devices = config.devices;
-    if (devices.size() > 1) {
-      check(devices.size() == replicas && config.groups, "each replica that may join has devices");
-      return {devices.begin(), devices.end()};
+    if (config.each.size() > 1) {
+      check(config.each.size() == replicas, "each of unequal replicas has its devices");
+      std::vector<std::optional<MorphModel::Devices>> unequal;
+      for (const SimulatedReplica& one : config.each) {
+        unequal.emplace_back(one.devices);
+      }
+      return unequal;
     }
     std::optional<MorphModel::Devices> alike;
-    if (!devices.empty()) {
-      alike = devices.front();
+    if (!config.each.empty()) {
+      alike = config.each.front().devices;
     } else if (config.engine.morph) {
       const MorphConfig& morph = *config.engine.morph;
       alike = MorphModel::Devices{morph.bounds.spec, morph.bounds.budget, morph.start};
@@ -156,9 +159,10 @@ class World : public TokenSink {
   std::vector<Member> members() {
     std::vector<Member> all;
     for (std::size_t i = 0; i < static_cast<std::size_t>(config_.replicas); ++i) {
-      EngineConfig engine = config_.devices.size() > 1
-                                ? config_.groups->wide_engine(config_.devices[i].form)
-                                : config_.engine;
+      EngineConfig engine = config_.engine;
+      if (config_.each.size() > 1) {
+        engine = config_.each[i].engine.value_or(engine);
+      }
       engine.step_cost = engine.step_cost.is_known() ? engine.step_cost : config_.step_cost;
       all.push_back({engine, &devices_.executor(i)});
     }

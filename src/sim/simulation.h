@@ -28,6 +28,12 @@ struct WishAt {
   std::variant<FormWish, GroupWish> wish;
 };
 
+// The devices of a replica, and its engine; nothing: the engine of all replicas.
+struct SimulatedReplica {
+  MorphModel::Devices devices;
+  std::optional<EngineConfig> engine = {};
+};
+
 struct SimulationConfig {
   EngineConfig engine;  // each replica's engine
   int replicas = 1;
@@ -50,14 +56,13 @@ struct SimulationConfig {
   bool open_answers = false;
   std::vector<WishAt> wishes;  // in order of time
   MorphCost morph_cost;        // used if engine.morph is set
-  // The devices of each replica: needed if it has several. If replicas are unequal, one entry for
-  // each, whose engine is that of a group with its form. Without any, they follow from
-  // engine.morph, else a replica has one.
-  std::vector<MorphModel::Devices> devices;
+  // What each replica has: needed if it has several devices. If replicas are unequal, one entry for
+  // each, with an engine. Without any, devices follow from engine.morph, else a replica has one.
+  std::vector<SimulatedReplica> each;
   // What steps cost on several devices: needed if a replica has several, or if groups may form.
   // Without it, every device takes what step_cost says.
   std::optional<GroupCost> group_cost;
-  // How replicas become groups, without its `devices`; needs engine.morph.
+  // How replicas become groups, without GroupConfig::devices; needs engine.morph.
   std::optional<GroupConfig> groups;
 };
 

@@ -144,6 +144,31 @@ describe('protean simulate', () => {
       assert.equal(form(8), form(1));
     });
 
+    it('gives each replica the KV cache of its own memory, and groups by layers those that differ', () => {
+      const blocks = (memory, ...flags) => {
+        const cluster = join(scratch, 'unequal.toml');
+        writeFileSync(cluster, `profile = "A40"\ndevices = 2\nmemory = ${JSON.stringify(memory)}\n`);
+        const ran = onCluster(cluster, '--data-parallel-size', '2', '--morph-precisions', 'w8', ...flags);
+        assert.equal(ran.status, 0, ran.stderr);
+        const result = JSON.parse(ran.stdout);
+        return { ...result, blocks: result.notes.flatMap((note) => /begins with .* ([0-9]+) blocks/.exec(note)?.slice(1).map(Number) ?? []) };
+      };
+      const short = ['--num-prompts', '1', '--random-input-len', '16', '--random-output-len', '2'];
+      const [large] = blocks('2GiB', ...short).blocks;
+      const [small] = blocks('1GiB', ...short).blocks;
+      assert.ok(large > small, `${large} and ${small}`);
+      assert.deepEqual(blocks(['2GiB', '1GiB'], ...short).blocks, [large, small]);
+      assert.deepEqual(blocks(['1GiB', '1GiB'], ...short).blocks, [small], 'all are alike');
+      // Both replicas together lack KV for these, and a pipeline has more.
+      const burst = ['--num-prompts', '300', '--request-rate', '1000', '--random-input-len', '1000', '--random-output-len', '50'];
+      const shards = [...short, '--scale', 'paper', '--max-tensor-parallel-size', '2'];
+      assert.deepEqual(blocks(['1GiB', '2GiB'], ...shards).blocks, blocks('1GiB', ...shards).blocks, 'groups by shards have equal replicas');
+      const { completed, groups } = blocks(['1GiB', '2GiB'], ...burst, '--drop', 'paper');
+      assert.equal(completed, 300);
+      assert.ok(groups.together > 0, JSON.stringify(groups));
+      assert.ok(groups.changes.every(({ by }) => by === 'layers'));
+    });
+
     it('forms a group by layers for a long request', () => {
       const cluster = join(scratch, 'layers.toml');
       writeFileSync(cluster, 'profile = "A40"\ndevices = 4\nmemory = "2GiB"\nlongest = [400, 800, 1600]\n');
@@ -240,6 +265,13 @@ describe('protean simulate', () => {
       assert.match(onCluster(broken).stderr, /"speed" is unknown/);
       writeFileSync(broken, 'profile = "A40"\nlink_devices = 0\n');
       assert.match(onCluster(broken).stderr, /link_devices must be 1 to 1024/);
+      writeFileSync(broken, 'profile = "A40"\ndevices = 2\nmemory = ["2GiB"]\n');
+      assert.match(onCluster(broken).stderr, /memory must be one size, or one for each of 2 devices/);
+      writeFileSync(broken, 'profile = "A40"\ndevices = 2\nmemory = ["2GiB", "much"]\n');
+      assert.match(onCluster(broken).stderr, /memory must be a size such as "80GiB", or a list/);
+      writeFileSync(broken, 'profile = "A40"\ndevices = 2\nmemory = ["2GiB", "1GiB"]\n');
+      assert.match(onCluster(broken).stderr, /broken\.toml: it has the memory of 2 devices, and the replicas take 1/);
+      assert.match(onCluster(broken, '--data-parallel-size', '2', '--device-memory', '1GiB').stderr, /broken\.toml gives the memory of its devices/);
       assert.match(spawnSync(program, ['simulate', '--like', '150m'], { encoding: 'utf8' }).stderr, /no weights to run here/);
       assert.match(onCluster('2xA40', '--data-parallel-size', '2', '--scale', 'paper').stderr, /--scale paper needs several replicas/);
       assert.match(onCluster('2xA40', '--data-parallel-size', '2', '--keep-attention').stderr, /--keep-attention needs several replicas/);
