@@ -1,6 +1,6 @@
 // How long answers pause when a member of a group hangs: node bench/drop/failure.mjs [TURNS [MODEL]]
 // (needs build/protean, or PROTEAN). Two replicas serve 8 streams as one group by layers. A thread of a device is stopped, and
-// the longest time between two pieces of each stream is taken: it holds the watchdog's time, which looks four times in it, the
+// the longest time between two pieces of each stream is taken: it holds the watchdog's time, which looks 16 times in it, the
 // fetch of what the other device had dropped, and the steps that compute the lost KV again. Prints a line for each turn, and
 // one JSON object on the last line.
 import { builtin, Server, sleep } from '../../tests/e2e/server.mjs';

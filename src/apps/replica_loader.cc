@@ -69,23 +69,6 @@ OpenOptions ReplicaLoader::open_options(TellProgress tell) {
           .memory = defaults_.memory};
 }
 
-void ReplicaLoader::give(std::function<void()> job, std::string name, bool next) {
-  jobs_.give(
-      [this, job = std::move(job)] {
-        job();
-        placements_.claim(claimed_bytes());
-      },
-      std::move(name), next);
-}
-
-// A short job plans nothing, and measures only what a model that wakes lacks.
-void ReplicaLoader::give_short(std::function<void()> job) {
-  jobs_.give_short([this, job = std::move(job)] {
-    job();
-    placements_.claim(claimed_bytes());
-  });
-}
-
 // Opens a model, for the devices and the memory of that moment. The load of the model at the place
 // `model` does not count. What its steps cost is learned before it is loaded, if it is.
 Result<OpenModel> ReplicaLoader::plan(OpenOptions options, std::optional<std::size_t> model,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 #include <set>
@@ -136,7 +137,17 @@ TEST(DropPlan, StagesOfUnequalMemoryCountWithTheMeanOfIt) {
   EXPECT_EQ(full_plan(groups, 1, 2).freed_bytes, kCopy);
 }
 
-TEST(DropPlan, KeepsACopyInEachGroupAndEveryReplicaOnce) {
+// Returns the groups whose replicas are in `whole`.
+std::vector<DropGroup> parts_of(const DropGroup& whole, const std::vector<DropGroup>& groups) {
+  const std::set<int> members(whole.replicas.begin(), whole.replicas.end());
+  std::vector<DropGroup> parts = groups;
+  std::erase_if(parts, [&](const DropGroup& group) {
+    return !std::ranges::all_of(group.replicas, [&](int one) { return members.contains(one); });
+  });
+  return parts;
+}
+
+TEST(DropPlan, KeepsTheLargestCopyInEachGroupAndEveryReplicaOnce) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 500; ++trial) {
     const int layers = 4 + static_cast<int>(random() % 20);
@@ -160,7 +171,15 @@ TEST(DropPlan, KeepsACopyInEachGroupAndEveryReplicaOnce) {
     for (const DropGroup& group : plan.groups) {
       gained += room_of(group, layers);
       EXPECT_LE(std::ssize(group.replicas), layers);
-      EXPECT_GT(group.layer_bytes, 0);
+      const std::vector<DropGroup> parts = parts_of(group, groups);
+      std::int64_t largest = 0;
+      std::size_t members = 0;
+      for (const DropGroup& part : parts) {
+        largest = std::max(largest, part.layer_bytes);
+        members += part.replicas.size();
+      }
+      EXPECT_EQ(group.layer_bytes, largest);
+      EXPECT_EQ(group.replicas.size(), members) << "each given group stays whole";
       seen.insert(group.replicas.begin(), group.replicas.end());
     }
     EXPECT_EQ(std::ssize(seen), next);

@@ -247,6 +247,11 @@ void Engine::allow_lowering(TimeNs now_ns) {
   }
 }
 
+Result<Form> Engine::form_with(const FormWish& wish) const {
+  check(steering_ != nullptr, "a form that never changes has no other precisions");
+  return steering_->form_of(wish);
+}
+
 Result<Morph> Engine::lead_form(const FormWish& wish, TimeNs now_ns) {
   begin(now_ns);
   check(steering_ != nullptr, "a form that never changes is led nowhere");

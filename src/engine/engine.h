@@ -95,10 +95,15 @@ class Engine {
   void hold_form(bool holds);
   // Ends a morph under way as soon as what is committed is done. Requires that the form is held.
   void call_off_morph(const std::string& why, TimeNs now_ns);
+  // Returns the form at the precisions that a wish names, with as many KV blocks as fit if it names
+  // none. Requires that the form may change.
+  Result<Form> form_with(const FormWish& wish) const;
   // Goes to a form while it is held.
   Result<Morph> lead_form(const FormWish& wish, TimeNs now_ns);
   // After the hold, see FormSteering.
   void resume_form(TimeNs now_ns);
+  // Returns true if an operator chose the precisions.
+  bool pinned() const { return steering_ && steering_->pinned(); }
   bool at_pin() const { return !steering_ || steering_->at_pin(); }
   // For a fleet that weighs groups against lower precision; nothing if the form never changes.
   std::optional<FormView> form_view(TimeNs now_ns) const {

@@ -104,6 +104,9 @@ class FormSteering {
   // Goes on after the fleet's hold: to the form that an operator chose, if there is one. Without
   // one, and without a policy, KV gets all pages that are free.
   void resume();
+  // Returns the form that a wish names: with as many KV blocks as fit if it names none.
+  Result<Form> form_of(const FormWish& wish) const;
+  bool pinned() const { return pin_.has_value(); }
   // Returns false if it rests at other precisions than an operator chose.
   bool at_pin() const;
   FormView view(TimeNs now_ns) const;
@@ -156,7 +159,6 @@ class FormSteering {
   bool may_preempt(const Form& to) const;
   void take_free_pages();
   Status check_precisions(const FormWish& wish) const;
-  Result<Form> form_of(const FormWish& wish) const;
   Result<Morph> grant(const FormWish& wish);
   Result<Morph> grant_release();
   Result<Morph> grant_rest(const FormWish& wish);

@@ -15,12 +15,19 @@ namespace {
 
 constexpr const char* kLacksKv = "queued requests lack KV";
 
-// Returns true if pipelines of these forms may become one although they have unequal devices.
-bool may_rebalance(const Form& a, const Form& b) {
+// What candidates that may become one are told by.
+struct Like {
+  Form form;
+  ReplicaId first;
+  bool alone = true;  // a replica, not a group
+};
+
+// Returns true if candidates may become one although they have unequal devices or precisions.
+bool may_even_out(const Like& a, const Like& b) {
   const auto width = [](const Form& form) { return stages_of(form).front().devices.size(); };
-  return equally_precise(a, b) && a.kv.precision == b.kv.precision &&
-         a.kv.block_tokens == b.kv.block_tokens && width(a) == width(b) &&
-         !of_equal_devices(std::array{a, b});
+  return of_equal_devices(std::array{a.form, b.form})
+             ? a.alone && b.alone && !equally_precise(a.form, b.form)
+             : width(a.form) == width(b.form);
 }
 
 // Counts the weights of all layers that devices of this form hold, and their memory, by stage.
@@ -54,7 +61,7 @@ GroupDropping::Outcome GroupDropping::drop_or_restore(bool may_ask, TimeNs now_n
     return Outcome::kNothingToAsk;
   }
   if (lacks) {
-    // As the plan says, or if stages cannot be rebalanced so, of candidates of equal size.
+    // As the plan says, or if candidates cannot be evened out so, of those of equal form.
     const Outcome first = drop_copies(all, true, now_ns);
     const Outcome second =
         first == Outcome::kAsked ? Outcome::kNothingToAsk : drop_copies(all, false, now_ns);
@@ -139,14 +146,10 @@ std::vector<DropCandidate> GroupDropping::candidates() const {
 }
 
 // Returns what candidates hold that may drop copies: of each kind if they are `unequal`, pipelines
-// of any length, else of one.
+// of any length and replicas of any precision, else of one.
 std::vector<DropHolding> GroupDropping::holdings(std::span<const DropCandidate> candidates,
                                                  bool unequal) const {
   const ModelSpec& spec = grouping_.config().spec;
-  struct Like {
-    Form form;
-    ReplicaId first;
-  };
   std::vector<std::vector<Like>> kinds;  // those that differ
   std::vector<DropHolding> held;
   for (std::size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
@@ -154,27 +157,28 @@ std::vector<DropHolding> GroupDropping::holdings(std::span<const DropCandidate> 
       continue;
     }
     const ReplicaId first = candidates[i].replicas.front();
-    Form form = joined_form(engine_of(first).form().value_or(grouping_.loaded_form(first)), 1);
+    const Like like{joined_form(engine_of(first).form().value_or(grouping_.loaded_form(first)), 1),
+                    first, !grouping_.is_group(first)};
     const auto is_like = [&](const Like& member) {
-      return member.form == form &&
+      return member.form == like.form &&
              (!candidates[i].by_layers || grouping_.made_alike(member.first, first));
     };
     const auto same = std::ranges::find_if(kinds, [&](const std::vector<Like>& kind) {
       return std::ranges::all_of(kind, [&](const Like& member) {
-        return is_like(member) || (unequal && may_rebalance(member.form, form));
+        return is_like(member) || (unequal && may_even_out(member, like));
       });
     });
     const auto kind = same - kinds.begin();
     DropHolding& holding = held.emplace_back(
         DropHolding{.candidate = i, .kind = static_cast<int>(kind), .layers = spec.layers});
-    holding.stages = candidates[i].by_layers ? static_cast<int>(stages_of(form).size()) : 1;
-    count_memory(grouping_.config(), form, holding);
+    holding.stages = candidates[i].by_layers ? static_cast<int>(stages_of(like.form).size()) : 1;
+    count_memory(grouping_.config(), like.form, holding);
     if (kind == std::ssize(kinds)) {
       kinds.emplace_back();
     }
     std::vector<Like>& members = kinds[static_cast<std::size_t>(kind)];
     if (std::ranges::none_of(members, is_like)) {
-      members.push_back({std::move(form), first});
+      members.push_back(like);
     }
   }
   return held;

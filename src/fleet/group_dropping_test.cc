@@ -28,6 +28,7 @@ struct DroppingScene {
     for (std::size_t i = 0; i < stations.size(); ++i) {
       EngineConfig config = group_engine(form, budget, true);
       config.replica = ReplicaId{static_cast<std::int32_t>(i)};
+      config.morph->bounds.ladder.push_back(Precision::kBf16);
       config.morph->ids_after = static_cast<std::uint64_t>(i) << 16;
       stations[i].executor = std::make_unique<HomeExecutor>(devices.executor(i));
       stations[i].engine = std::make_unique<Engine>(config, *stations[i].executor, sink);
@@ -67,6 +68,27 @@ TEST(GroupDropping, AsksForGroupsOnlyIfQueuedRequestsLackKv) {
   EXPECT_FALSE(scene.grouping.changes(ReplicaId{2})) << "one group frees what is lacking";
   EXPECT_EQ(scene.dropping.drop_or_restore(true, 5), Outcome::kNothingToAsk);
   EXPECT_FALSE(scene.grouping.changes(ReplicaId{2})) << "what the group will have suffices";
+}
+
+TEST(GroupDropping, AReplicaAtALowerPrecisionDropsLayersToo) {
+  DroppingScene scene;
+  FormWish wish{.layers = scene.form.layer_precision};
+  wish.layers.front().mlp = Precision::kBf16;
+  scene.stations[1].engine->handle({1, WantForm{1, wish}, ReplicaId{1}});
+  for (int round = 0; round < 10; ++round) {
+    if (!scene.devices.preparing.empty()) {
+      auto [replica, ready] = scene.devices.ready(0, std::nullopt);
+      scene.stations[1].engine->handle({1, std::move(ready), replica});
+    }
+    for (auto& [replica, what] : scene.devices.work(ReplicaId{1})) {
+      scene.stations[1].engine->handle({1, std::move(what), replica});
+    }
+  }
+  ASSERT_TRUE(scene.stations[1].engine->form_at_rest());
+  ASSERT_NE(scene.stations[1].engine->form()->layer_precision, scene.form.layer_precision);
+  scene.fill(1);
+  EXPECT_EQ(scene.dropping.drop_or_restore(true, 2), Outcome::kAsked);
+  EXPECT_EQ(scene.grouping.changing(ReplicaId{0}), (std::vector{ReplicaId{0}, ReplicaId{1}}));
 }
 
 TEST(GroupDropping, AVoteAsksForAllReplicas) {

@@ -94,6 +94,7 @@ struct GroupScene {
     std::vector<std::int64_t> own_blocks = {};  // by replica, of those whose memory holds fewer
     bool morphs = true;                         // engines have a form that may change
     bool keeps_kv = false;                      // engines promise no more KV than they begin with
+    std::int64_t largest_blocks = 0;            // that lower precisions may bring
     int steps_at_once = 1;
     ScalePolicy scale = ScalePolicy::kOff;
     DropPolicy drop = DropPolicy::kOff;
@@ -135,6 +136,8 @@ struct GroupScene {
   EngineConfig engine_of(const Options& options, const Form& of) const {
     EngineConfig config = group_engine(of, budget, options.morphs);
     config.step_cost = options.step_cost;
+    config.scheduler.largest_kv_blocks =
+        std::max(config.scheduler.largest_kv_blocks, options.largest_blocks);
     if (options.keeps_kv) {
       config.morph->bounds.most_kv_blocks = of.kv.blocks;
       config.scheduler.largest_kv_blocks = of.kv.blocks;

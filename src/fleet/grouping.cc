@@ -138,7 +138,7 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
     for (const Replicas* group : inside) {
       change.homes.push_back(group->front());
     }
-    if (const auto shape = rebalances(shapes, change); shape && shape->ok()) {
+    if (const auto shape = evens_out(shapes, change); shape && shape->ok()) {
       return change;
     }
     for (const Replicas* group : inside) {
@@ -150,7 +150,7 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
         return apart(*group);
       }
     }
-    if (smallest > 1 && !keeps_kv(shapes, change)) {
+    if (smallest > 1 && !keeps_form(shapes, change)) {
       return apart(*inside.front());
     }
     return change;
@@ -171,9 +171,9 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
     }
     return Regroup{change.homes, change.by, false, *std::move(morph)};
   }
-  if (auto rebalanced = rebalances(shapes, change)) {
-    return rebalanced->ok() ? look_ahead_rebalanced(change, **std::move(rebalanced), shapes)
-                            : Result<Regroup>(refused("{}", rebalanced->error().message));
+  if (auto evened = evens_out(shapes, change)) {
+    return evened->ok() ? look_ahead_evened(change, **std::move(evened), shapes)
+                        : Result<Regroup>(refused("{}", evened->error().message));
   }
   Shape shape{.homes = change.homes,
               .by = change.by,

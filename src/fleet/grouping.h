@@ -162,10 +162,11 @@ class Grouping {
   Replicas replicas_of(const Regrouping& running) const;
   Result<Regroup> rest_of(const Regrouping& running, Shapes& shapes) const;
   Form form_of(const Shapes& shapes, ReplicaId replica) const;
-  bool keeps_kv(const Shapes& shapes, const Change& change) const;
+  bool keeps_form(const Shapes& shapes, const Change& change) const;
   std::vector<Form> forms_now(const Shapes& shapes, const Replicas& homes) const;
-  std::optional<Result<Shape>> rebalances(const Shapes& shapes, const Change& change) const;
-  Regroup look_ahead_rebalanced(const Change& change, Shape shape, Shapes& shapes) const;
+  const Engine* engine_ahead(const Shapes& shapes, ReplicaId home) const;
+  std::optional<Result<Shape>> evens_out(const Shapes& shapes, const Change& change) const;
+  Regroup look_ahead_evened(const Change& change, Shape shape, Shapes& shapes) const;
   Status check_shrink(Shape shape) const;
   Status check_homes(ReplicaId group, const Shapes& ahead) const;
   Status check_wish(const GroupWish& wish) const;

@@ -27,10 +27,15 @@ bool Grouping::made_alike(const Shapes& shapes, ReplicaId a, ReplicaId b) {
       });
 }
 
-// Returns true if the homes can become one with the KV that they have. A group's KV cannot shrink
-// below that of its replicas.
-bool Grouping::keeps_kv(const Shapes& shapes, const Change& change) const {
+// Returns true if the homes can become one at the precisions and with the KV that they have. A
+// group's KV cannot shrink below that of its replicas.
+bool Grouping::keeps_form(const Shapes& shapes, const Change& change) const {
   const Form home = joined_form(form_of(shapes, change.homes.front()), 1);
+  if (!std::ranges::all_of(change.homes, [&](ReplicaId other) {
+        return equally_precise(form_of(shapes, other), home);
+      })) {
+    return false;
+  }
   const Result<std::int64_t> blocks = kv_blocks_to_regroup(
       config_.spec, home, static_cast<int>(change.homes.size()), change.by, config_.budget);
   return blocks.ok() && *blocks == home.kv.blocks;
@@ -50,17 +55,36 @@ std::vector<Form> Grouping::forms_now(const Shapes& shapes, const Replicas& home
   return forms;
 }
 
-// Returns what pipelines of unequal length or memory become as they are, or why they cannot;
-// nothing if the homes have equal devices.
-std::optional<Result<GroupShape>> Grouping::rebalances(const Shapes& shapes,
-                                                       const Change& change) const {
-  std::vector<Form> forms = forms_now(shapes, change.homes);
-  return of_equal_devices(forms)
-             ? std::nullopt
-             : std::optional(rebalanced(config_, change.homes, change.by, std::move(forms)));
+// Returns the engine of a replica, or of a group that there is; null if it is to form.
+const Engine* Grouping::engine_ahead(const Shapes& shapes, ReplicaId home) const {
+  const auto& groups = groups_[index(home)];
+  const std::size_t depth = shapes[index(home)].size();
+  return depth > groups.size()    ? nullptr
+         : depth == groups.size() ? stations_[index(home)].engine.get()
+                                  : groups[depth].first.get();
 }
 
-Regroup Grouping::look_ahead_rebalanced(const Change& change, Shape shape, Shapes& shapes) const {
+// Returns what pipelines of unequal length or memory, or replicas of unequal precisions, become, or
+// why they cannot; nothing if the homes are equal, or groups that part first.
+std::optional<Result<GroupShape>> Grouping::evens_out(const Shapes& shapes,
+                                                      const Change& change) const {
+  std::vector<Form> forms = forms_now(shapes, change.homes);
+  const bool equally = std::ranges::all_of(
+      forms, [&](const Form& form) { return equally_precise(form, forms.front()); });
+  const bool groups = std::ranges::any_of(
+      change.homes, [&](ReplicaId home) { return !shapes[index(home)].empty(); });
+  if (of_equal_devices(forms) && (equally || groups)) {
+    return std::nullopt;
+  }
+  std::vector<JoiningHome> homes;
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    const ReplicaId replica = change.homes[i];
+    homes.push_back({replica, std::move(forms[i]), engine_ahead(shapes, replica)});
+  }
+  return shape_of(config_, homes, change.by, change.wanted == nullptr || change.wanted->insists);
+}
+
+Regroup Grouping::look_ahead_evened(const Change& change, Shape shape, Shapes& shapes) const {
   Morph morph = plan_regroup(config_.spec, shape.joined(), shape.wide, config_.budget).value();
   shapes[index(change.homes.front())].push_back(std::move(shape));
   return {change.homes, change.by, true, std::move(morph)};
@@ -81,7 +105,8 @@ Status Grouping::check_shrink(Shape shape) const {
   }
   // KV of groups that become one may have grown since they were formed.
   const auto now = stations_[index(shape.homes.front())].engine->form();
-  const bool is_home = now && now->group.size() == shape.home.group.size();
+  const bool is_home =
+      now && now->group.size() == shape.home.group.size() && equally_precise(*now, shape.home);
   if (is_home && now->kv.blocks > shape.home.kv.blocks && shape.shrunk_from == 0) {
     const auto homes = static_cast<int>(shape.homes.size());
     shape.home.kv.blocks = now->kv.blocks;
@@ -101,11 +126,11 @@ Status Grouping::check_shrink(Shape shape) const {
   return check_shrunk(config_, stations_, shape, false);
 }
 
-// Refuses an operator a group that would fail as soon as it begins: its homes rest in different
+// Refuses an operator a group that would fail as soon as it begins: its homes can come to no equal
 // forms, or a request needs more KV than they would keep. Homes that change first may do otherwise.
 Status Grouping::check_homes(ReplicaId group, const Shapes& ahead) const {
   const Shape& shape = ahead[index(group)].back();
-  std::vector<Form> forms;
+  std::vector<JoiningHome> homes;
   for (const ReplicaId home : shape.homes) {
     const Engine& engine = *stations_[index(home)].engine;
     const std::size_t changes = home == group ? 1 : 0;
@@ -113,15 +138,11 @@ Status Grouping::check_homes(ReplicaId group, const Shapes& ahead) const {
         running_of(home) != nullptr || !engine.form_at_rest()) {
       return {};
     }
-    forms.push_back(joined_form(engine.form().value_or(loaded_form(home)), 1));
+    Form form = joined_form(engine.form().value_or(loaded_form(home)), 1);
+    homes.push_back({home, std::move(form), &engine});
   }
-  if (!shape.unequal.empty()) {  // which were compared, and keep their KV
-    return {};
-  }
-  if (Status equal = check_equal(shape.homes, forms, false); !equal.ok()) {
-    return equal;
-  }
-  return shape.shrunk_from > 0 ? check_shrunk(config_, stations_, shape, true) : Status();
+  const Result<Shape> next = shape_of(config_, homes, shape.by, true);
+  return next.ok() ? Status() : next.error();
 }
 
 // Returns the form that a replica or group becomes part of a group with, which may have more KV

@@ -13,11 +13,6 @@ namespace {
 
 constexpr int kMostDoublings = 6;
 
-// Returns the form with the devices numbered, so that forms of different replicas compare.
-Form numbered(const Form& form) {
-  return joined_form(form, 1);
-}
-
 bool moves_kv(const MorphStep& step) {
   return std::get<HoldShards>(step).component == Component::kAttention;
 }
@@ -55,7 +50,7 @@ Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations
       group_(std::move(group)),
       together_(true),
       stage_(Stage::kSettling),
-      forms_(std::move(forms)) {}
+      lead_{.from = std::move(forms), .to = {}} {}
 
 Regrouping::Regrouping(const GroupConfig& config, std::vector<Station>& stations, TokenSink& sink,
                        Group group)
@@ -215,53 +210,10 @@ void Regrouping::settle() {
     return;
   }
   if (group_.wide.group.empty()) {
-    return;  // until KV has shrunk
+    return;  // until the homes have the forms to which they are led
   }
   hold_all();
   stage_ = Stage::kJoining;
-}
-
-// Finds the forms on the way, or lets the homes' KV shrink for it, after which they rest again.
-// Returns why there is no way.
-std::optional<Error> Regrouping::agree() {
-  const bool shrunk = group_.shrunk_from > 0;
-  if (shrunk) {
-    record_.preempted += static_cast<int>(preemptions() - wait_.preemptions);
-    wait_.preemptions = preemptions();
-  }
-  std::vector<Form> forms;
-  for (std::size_t home = 0; home < count(); ++home) {
-    forms.push_back(numbered(engine(home).form().value_or(forms_[home])));
-  }
-  if (!of_equal_devices(forms)) {
-    return agree_unequal(std::move(forms));
-  }
-  group_.home = forms[0];
-  if (Status equal = check_equal(group_.homes, forms, shrunk); !equal.ok()) {
-    return equal.error();
-  }
-  const int homes = static_cast<int>(count());
-  const Result<std::int64_t> blocks =
-      kv_blocks_to_regroup(config_.spec, group_.home, homes, group_.by, config_.budget);
-  if (!blocks.ok()) {
-    return blocks.error();
-  }
-  if (*blocks < group_.home.kv.blocks && !shrunk) {
-    return shrink_homes(*blocks);
-  }
-  for (std::size_t home = 0; shrunk && home < count(); ++home) {
-    const std::int64_t now = engine(home).form()->kv.blocks;
-    if (now != *blocks) {
-      return make_error(
-          ErrorCode::kExhausted,
-          "the KV cache of replica {} stays at {} blocks and cannot shrink to {}: see "
-          "why in the history of its form",
-          group_.homes[home].value, now, *blocks);
-    }
-  }
-  group_.wide = divided_form(group_.home, homes, group_.by).value();
-  joined_ = form_ = joined_form(group_.home, homes);
-  return std::nullopt;
 }
 
 void Regrouping::join() {
@@ -465,11 +417,9 @@ void Regrouping::end() {
     const std::int64_t most = std::max(limits.kv_blocks, limits.largest_kv_blocks);
     engine(home).limit_steps(std::numeric_limits<int>::max());
     engine(home).promise_kv(most, most);
-    // A home has the KV that it had, unless an operator chose another form for the group.
+    // A home has the form that it had, unless an operator chose another form for the group.
     bool resumes = together_ || !engine(home).at_pin();
-    if (!resumes && group_.shrunk_from > 0) {
-      resumes = !grow_home(home);
-    }
+    resumes = resumes || !restore_home(home);
     engine(home).hold_form(false);
     engine(home).go_on(now_ns_);
     if (resumes) {

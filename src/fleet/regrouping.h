@@ -94,11 +94,21 @@ struct GroupShape {
   }
 };
 
-// Returns what pipelines of unequal length or memory, which stay as they are until then, become as
-// a group; a replica is a pipeline of one stage. Fails if the group is not by layers, if their
-// precisions differ, or by rebalanced_form_in().
-Result<GroupShape> rebalanced(const GroupConfig& config, std::vector<ReplicaId> homes, GroupBy by,
-                              std::vector<Form> forms);
+// A replica or group that is to become one with others.
+struct JoiningHome {
+  ReplicaId replica;
+  Form form;                       // at rest
+  const Engine* engine = nullptr;  // that has this form; null: there will be one
+};
+
+// Returns what homes become as a group, with the forms that they go to before it. Those of unequal
+// precisions go to one: an operator's if one is pinned, else the highest of each component if the
+// KV of no home becomes too small for its requests, else that of the home with the smallest
+// weights. If a device would lack pages on the way, the homes' KV shrinks. Pipelines of unequal
+// length or memory keep the KV that they have; a replica is one of one stage. Unless an operator
+// `insists`, KV in use stays, and a group for which forms change has more KV than its homes.
+Result<GroupShape> shape_of(const GroupConfig& config, const std::vector<JoiningHome>& homes,
+                            GroupBy by, bool insists);
 
 // Replicas that serve as one, with what they need to part again.
 struct Group : GroupShape {
@@ -112,10 +122,6 @@ Status check_morphs(const Engine& engine, ReplicaId replica, std::int64_t blocks
 // only if no request may be preempted.
 Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, bool may_preempt);
 
-// Refuses homes of different forms. KV that has shrunk may differ.
-Status check_equal(const std::vector<ReplicaId>& homes, const std::vector<Form>& forms,
-                   bool shrunk);
-
 // Refuses a group for which the KV of its homes shrinks, by check_room() of each home that serves
 // now. Unless an operator `insists`, also refuses one that would have no more KV blocks than its
 // homes had before.
@@ -126,11 +132,11 @@ Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stati
 // section 3.2, KunServe section 4). At each moment the devices hold a legal form; the direction may
 // change at any.
 //
-//   together: the forms come to rest and no KV migrates; KV shrinks if a device lacks pages for
-//     the way; the engines' steps end; join(). The engines go on with joint steps. HoldShards steps
-//     are prepared in the background and committed between joint steps. When attention has one
-//     copy, the steps end; unify(); the requests of all engines go to one new engine, under the
-//     first replica's id.
+//   together: the forms come to rest and no KV migrates; the homes come to equal precisions, and
+//     KV shrinks if a device lacks pages for the way; the engines' steps end; join(). The engines
+//     go on with joint steps. HoldShards steps are prepared in the background and committed between
+//     joint steps. When attention has one copy, the steps end; unify(); the requests of all engines
+//     go to one new engine, under the first replica's id.
 //   apart: the group's engine goes back to the form with which it began, and no KV migrates; its
 //     steps end; each request gets a home and its blocks are moved there; divide(). The engines go
 //     on with joint steps; HoldShards steps fetch what they lack; the steps end; part().
@@ -222,6 +228,10 @@ class Regrouping {
     std::vector<std::pair<RequestId, ReplicaId>> moved;
     std::optional<std::string> failure;
   };
+  struct Lead {  // of the homes to the forms with which they become one
+    std::vector<Form> from;
+    std::optional<GroupShape> to;  // nothing: they stay as they are
+  };
   struct Step {
     MorphId id;
     MorphStep step;
@@ -239,9 +249,9 @@ class Regrouping {
 
   void settle();
   std::optional<Error> agree();
-  std::optional<Error> agree_unequal(std::vector<Form> forms);
-  std::optional<Error> shrink_homes(std::int64_t blocks);
-  bool grow_home(std::size_t home);
+  std::optional<Error> lead_homes(GroupShape shape);
+  std::optional<Error> compare_homes() const;
+  bool restore_home(std::size_t home);
   std::int64_t preemptions() const;
   void join();
   void begin_joint_steps();
@@ -283,7 +293,7 @@ class Regrouping {
   Stage stage_;
   RegroupRecord record_;
   Wait wait_;
-  std::vector<Form> forms_;
+  Lead lead_;
   Form form_;    // of joined devices, after the steps committed so far
   Form joined_;  // when each home holds all
   std::unique_ptr<JointSteps> joint_;

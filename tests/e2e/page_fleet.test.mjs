@@ -119,12 +119,16 @@ describe('the dashboard of a fleet', () => {
     });
     goes = false;
     await asking;
+    await page.getByLabel('Form of').selectOption('Replica 0');
+    await page.getByRole('group', { name: 'Precision of the chosen layers' }).getByRole('button', { name: /^w4/ }).first().click();
+    await page.locator('.memory .form', { hasText: /Replica 0 all 16 layers w4/ }).waitFor();
     await page.locator('.fleet').getByLabel('Replica 0').check();
     await page.locator('.fleet').getByLabel('Replica 1').check();
     await page.getByRole('button', { name: 'Group by shards' }).click();
     await page.getByText(/different forms/).first().waitFor();
     await page.getByLabel('Form of').selectOption('All replicas');
     await page.getByRole('button', { name: 'Release' }).click();
+    await page.locator('.memory .form', { hasText: 'Replica 0 all 16 layers bf16' }).waitFor();
     await page.locator('.memory .form', { hasText: 'Replica 1 all 16 layers bf16' }).waitFor();
     assert.deepEqual(page.troubles, []);
     await page.context().close();
