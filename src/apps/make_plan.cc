@@ -238,8 +238,8 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
   report.estimate_for = [costs = *costs, configurations,
                          spec = model.spec](const PlannedLoad& load) {
     return estimate(spec, load, configurations, [&](const Configuration& one) {
-      return ConfigurationSteps{.cost = divided_cost(costs.at(one.kv), spec, one, kAssumedSums),
-                                .send = kAssumedSums};
+      return ConfigurationSteps{.cost = divided_cost(costs.at(one.kv), spec, one, kAssumedTransfer),
+                                .send = kAssumedTransfer};
     });
   };
   return report.estimate_for(report.wish.load);

@@ -220,7 +220,7 @@ Result<SimulatedModel> on_this_machine(const SimulateCommand& command, const Mod
   if (cost->cost.copy_bytes_per_us > 0) {
     morph_cost.copy_bytes_per_us = morph_cost.fetch_bytes_per_us = cost->cost.copy_bytes_per_us;
   }
-  replica->cost = group_cost(cost->cost, spec, fingerprint_options(*replica).layers, kAssumedSums);
+  replica->cost = group_cost(cost->cost, spec, fingerprint_options(*replica).layers, kAssumedTransfer);
   const bool divides = std::ssize(replica->sizing.devices) > 1;
   return SimulatedModel{
       .name = files.name,
