@@ -137,7 +137,7 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
   return cost;
 }
 
-Transfer sums_of(const StepCost& alone, const ModelSpec& spec, Precision weights,
+Transfer learned_sums(const StepCost& alone, const ModelSpec& spec, Precision weights,
                  const TimedStep& few, const TimedStep& more) {
   StepCost whole = alone;
   whole.of(weights).sums = Transfer{};

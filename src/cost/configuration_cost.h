@@ -68,7 +68,7 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
 // Returns LayersCost::sums for layers at a precision, from the times of steps of few and of more
 // tokens through layers that two devices share: what these take beyond the halves of what `alone`
 // predicts.
-Transfer sums_of(const StepCost& alone, const ModelSpec& spec, Precision weights,
+Transfer learned_sums(const StepCost& alone, const ModelSpec& spec, Precision weights,
                  const TimedStep& few, const TimedStep& more);
 
 // Returns true if sums were measured for layers at all of these precisions.
