@@ -37,7 +37,8 @@ StepCost scaled(const StepCost& cost, double factor) {
       *us *= factor;
     }
     if (of.sums) {
-      of.sums = {.us = of.sums->us * factor, .bytes_per_us = of.sums->bytes_per_us / factor};
+      of.sums =
+          Transfer{.us = of.sums->us * factor, .bytes_per_us = of.sums->bytes_per_us / factor};
     }
   }
   for (LogitsCost& of : all.logits) {

@@ -104,7 +104,7 @@ TEST_F(ProfileDatabaseTest, PrefersTheWholeModelAndThenTheLast) {
 TEST_F(ProfileDatabaseTest, TimesOfTheWholeModelHaveTheSumsOfAFingerprint) {
   const auto database = open();
   MachineStepCost fingerprint = cost_at({Precision::kBf16, Precision::kW8A8}, 1);
-  fingerprint.cost.of(Precision::kBf16).sums = {.us = 1.0 / 3, .bytes_per_us = 7};
+  fingerprint.cost.of(Precision::kBf16).sums = Transfer{.us = 1.0 / 3, .bytes_per_us = 7};
   ASSERT_TRUE(database->save(key_, fingerprint).ok());
   ASSERT_TRUE(
       database->save(key_, cost_at({Precision::kBf16}, 5, StepCostOrigin::kWholeModel)).ok());
