@@ -138,7 +138,7 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
 }
 
 Transfer learned_sums(const StepCost& alone, const ModelSpec& spec, Precision weights,
-                 const TimedStep& few, const TimedStep& more) {
+                      const TimedStep& few, const TimedStep& more) {
   StepCost whole = alone;
   whole.of(weights).sums = Transfer{};
   const StepCost half = divided_cost(whole, spec, {.tensor = 2, .weights = weights}, {});

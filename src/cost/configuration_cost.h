@@ -69,7 +69,7 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
 // tokens through layers that two devices share: what these take beyond the halves of what `alone`
 // predicts.
 Transfer learned_sums(const StepCost& alone, const ModelSpec& spec, Precision weights,
-                 const TimedStep& few, const TimedStep& more);
+                      const TimedStep& few, const TimedStep& more);
 
 // Returns true if sums were measured for layers at all of these precisions.
 bool knows_sums(const StepCost& cost, std::span<const Precision> layers);

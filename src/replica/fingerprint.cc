@@ -117,8 +117,8 @@ class Measurement {
     found.cost.copy_bytes_per_us = copies.value;
     for (std::size_t i = 0; i < shared_.size(); i += 2) {
       const Precision precision = shared_[i].precision;
-      found.cost.of(precision).sums = learned_sums(found.cost, spec_, precision, shared_[i].timed(spec_),
-                                              shared_[i + 1].timed(spec_));
+      found.cost.of(precision).sums = learned_sums(
+          found.cost, spec_, precision, shared_[i].timed(spec_), shared_[i + 1].timed(spec_));
     }
     for (const Precision precision : options_.layers) {
       found.models.push_back(estimate(precision));
