@@ -106,6 +106,18 @@ const PlannedDevice& device_to_profile_on(const std::vector<PlannedDevice>& devi
   return *least;
 }
 
+// Returns two devices that may share layers: the one to profile on, and one that works and has as
+// many threads. Nothing if there is no such other one.
+std::vector<CpuShare> devices_to_share(const std::vector<PlannedDevice>& devices) {
+  const PlannedDevice& one = device_to_profile_on(devices);
+  for (const PlannedDevice& other : devices) {
+    if (&other != &one && !other.lost && other.cpus.threads == one.cpus.threads) {
+      return {one.cpus, other.cpus};
+    }
+  }
+  return {};
+}
+
 // Returns the fingerprints that estimates on this machine rest on: one for each precision of the KV
 // cache.
 Result<std::vector<FingerprintOptions>> fingerprints_here(
@@ -127,6 +139,7 @@ Result<std::vector<FingerprintOptions>> fingerprints_here(
     fingerprints.push_back({.layers = stored,
                             .kv = {.precision = kv, .block_tokens = kBlockTokens},
                             .cpus = device_to_profile_on(devices).cpus,
+                            .sharing = devices_to_share(devices),
                             .max_model_len = std::min(model.spec.max_context, 4096),
                             .harvest = options.harvest});
   }
@@ -158,9 +171,14 @@ Result<std::map<KvPrecision, StepCost>> costs_here(const PlanOptions& options,
   return costs;
 }
 
-std::string rests_on_here(const Configuration& configuration) {
+std::string rests_on_here(const Configuration& configuration, const StepCost& cost) {
   std::string text = "a fingerprint on this machine";
-  text += configuration.tensor > 1 ? ", sums among devices not measured" : "";
+  const auto& sums = cost.of(configuration.stored()).sums;
+  if (configuration.tensor > 1 && !sums) {
+    text += ", sums among devices not measured";
+  } else if (configuration.tensor > 2) {
+    text += ", sums measured on two devices";
+  }
   text += configuration.pruning.kind == PruningKind::kStructured
               ? ", time in layers scaled by weights"
               : "";
@@ -233,13 +251,13 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
     return costs.error();
   }
   for (const Configuration& one : configurations) {
-    report.rests_on.push_back(rests_on_here(one));
+    report.rests_on.push_back(rests_on_here(one, costs->at(one.kv)));
   }
   report.estimate_for = [costs = *costs, configurations,
                          spec = model.spec](const PlannedLoad& load) {
     return estimate(spec, load, configurations, [&](const Configuration& one) {
-      return ConfigurationSteps{.cost = divided_cost(costs.at(one.kv), spec, one, kAssumedSums),
-                                .send = kAssumedSums};
+      return ConfigurationSteps{.cost = divided_cost(costs.at(one.kv), spec, one, kAssumedTransfer),
+                                .send = kAssumedTransfer};
     });
   };
   return report.estimate_for(report.wish.load);

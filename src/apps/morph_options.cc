@@ -346,7 +346,7 @@ Result<ReplicaOptions> size_replica(ModelOptions model, bool may_morph, const Mo
     return sizing.error();
   }
   ReplicaOptions replica{.model = model, .sizing = *sizing};
-  replica.cost = group_cost(nominal_step_cost(spec), spec, kPrecisions, kAssumedSums);
+  replica.cost = group_cost(nominal_step_cost(spec), spec, kPrecisions, kAssumedTransfer);
   if (!may_morph) {
     return replica;
   }

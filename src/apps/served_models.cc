@@ -481,7 +481,7 @@ void learn_costs(OpenModel& model, const Harvest& harvest) {
     log::warning("{}: what steps cost is not known until they run: {}", name_of(model),
                  alone.error().message);
   } else if (alone->is_known()) {
-    replica.cost = group_cost(*alone, checkpoint.spec(), wanted.layers, kAssumedSums);
+    replica.cost = group_cost(*alone, checkpoint.spec(), wanted.layers, kAssumedTransfer);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "apps/simulation_report.h"
 #include "apps/version.h"
 #include "base/units.h"
+#include "cost/configuration_cost.h"
 #include "cost/known_models.h"
 #include "cost/memory.h"
 #include "loadtest/report_json.h"
@@ -224,8 +225,10 @@ Result<SimulatedModel> on_this_machine(const SimulateCommand& command, const Mod
   if (cost->cost.copy_bytes_per_us > 0) {
     morph_cost.copy_bytes_per_us = morph_cost.fetch_bytes_per_us = cost->cost.copy_bytes_per_us;
   }
-  replica->cost = group_cost(cost->cost, spec, fingerprint_options(*replica).layers, kAssumedSums);
-  const bool divides = std::ssize(replica->sizing.devices) > 1;
+  replica->cost =
+      group_cost(cost->cost, spec, fingerprint_options(*replica).layers, kAssumedTransfer);
+  const bool divides = std::ssize(replica->sizing.devices) > 1 &&
+                       !knows_sums(cost->cost, fingerprint_options(*replica).layers);
   return SimulatedModel{
       .name = files.name,
       .spec = spec,

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kBlockTokens = 16;
 constexpr double kActivationBytes = 4;  // f32, between stages and in sums
+constexpr double kSumsOfLayer = 2;      // one for each half
 
 StepPrecision precision_of(const Configuration& configuration) {
   StepPrecision precision{.embeddings = default_embeddings_precision(configuration.stored())};
@@ -108,7 +109,7 @@ Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
 }
 
 StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
-                      const Configuration& configuration, const Transfer& reduce) {
+                      const Configuration& configuration, const Transfer& assumed) {
   const ModelSpec pruned = pruned_spec(spec, configuration.pruning);
   const int tensor = configuration.tensor;
   const Precision weights = configuration.stored();
@@ -120,11 +121,11 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
     *us *= left / tensor;
   }
   if (tensor > 1) {
-    const double row_us =
-        static_cast<double>(spec.hidden) * kActivationBytes / std::max(1.0, reduce.bytes_per_us);
-    layers.step_us += 2.0 * spec.layers * reduce.us;
-    layers.token_us += 2.0 * spec.layers * row_us;
-    layers.more_token_us += 2.0 * spec.layers * row_us;
+    const Transfer sums = layers.sums.value_or(assumed);
+    const double row_us = sums.time_us(spec.hidden * kActivationBytes) - sums.us;
+    layers.step_us += kSumsOfLayer * spec.layers * sums.us;
+    layers.token_us += kSumsOfLayer * spec.layers * row_us;
+    layers.more_token_us += kSumsOfLayer * spec.layers * row_us;
   }
   LogitsCost& logits = cost.logits_at(default_embeddings_precision(weights));
   logits.step_us /= tensor;
@@ -134,6 +135,27 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
   cost.far_kv_token_us /= tensor;
   cost.near_kv_tokens *= tensor;
   return cost;
+}
+
+Transfer learned_sums(const StepCost& alone, const ModelSpec& spec, Precision weights,
+                      const TimedStep& few, const TimedStep& more) {
+  StepCost whole = alone;
+  whole.of(weights).sums = Transfer{};
+  const StepCost half = divided_cost(whole, spec, {.tensor = 2, .weights = weights}, {});
+  const auto sum_us = [&](const TimedStep& step) {
+    const double sums = kSumsOfLayer * spec.layers * step.precision.layers.at(index_of(weights));
+    return std::max(0.0, step.us - predict_us(half, step.work, step.precision)) / sums;
+  };
+  const double few_us = sum_us(few);
+  const double row_us =
+      std::max(0.0, sum_us(more) - few_us) / std::max(1.0, more.work.tokens - few.work.tokens);
+  return {.us = std::max(0.0, few_us - few.work.tokens * row_us),
+          .bytes_per_us = row_us > 0 ? spec.hidden * kActivationBytes / row_us : 0};
+}
+
+bool knows_sums(const StepCost& cost, std::span<const Precision> layers) {
+  return std::all_of(layers.begin(), layers.end(),
+                     [&](Precision precision) { return cost.of(precision).sums.has_value(); });
 }
 
 }  // namespace protean

@@ -59,9 +59,19 @@ Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
 
 // Returns the time of one device's steps on a machine whose fingerprint is known, for layers shared
 // by `tensor` devices: the time in layers and LM head divided by their number, and two sums among
-// them for each layer. Structured pruning scales the time in layers by the weights that are left;
-// `whole` has to know what layers at configuration.stored() cost.
+// them for each layer, as measured (LayersCost::sums), or else as assumed. Structured pruning
+// scales the time in layers by the weights that are left; `whole` has to know what layers at
+// configuration.stored() cost.
 StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
-                      const Configuration& configuration, const Transfer& reduce);
+                      const Configuration& configuration, const Transfer& assumed);
+
+// Returns LayersCost::sums for layers at a precision, from the times of steps of few and of more
+// tokens through layers that two devices share: what these take beyond the halves of what `alone`
+// predicts.
+Transfer learned_sums(const StepCost& alone, const ModelSpec& spec, Precision weights,
+                      const TimedStep& few, const TimedStep& more);
+
+// Returns true if sums were measured for layers at all of these precisions.
+bool knows_sums(const StepCost& cost, std::span<const Precision> layers);
 
 }  // namespace protean

@@ -191,6 +191,51 @@ TEST(DividedCost, SharesLayersAndAddsSums) {
   EXPECT_NEAR(four.kv_token_us, 1, 1e-9);
 }
 
+TEST(DividedCost, SumsThatWereMeasuredReplaceThoseThatAreAssumed) {
+  StepCost cost;
+  cost.of(Precision::kBf16) = {
+      .step_us = 1600, .token_us = 32, .sums = Transfer{.us = 2, .bytes_per_us = 4096}};
+  cost.of(Precision::kW8) = {.step_us = 1600};
+  const ModelSpec spec = known("llama-3.2-1b");
+  const Transfer assumed{.us = 3, .bytes_per_us = 8192};
+  const auto shared_at = [&](const StepCost& from, Precision weights) {
+    return divided_cost(from, spec, {.tensor = 2, .weights = weights}, assumed).of(weights);
+  };
+  EXPECT_NEAR(shared_at(cost, Precision::kBf16).step_us, 1600 / 2.0 + 2 * 16 * 2, 1e-9);
+  EXPECT_NEAR(shared_at(cost, Precision::kBf16).token_us, 32 / 2.0 + 2 * 16 * 2, 1e-9);
+  EXPECT_NEAR(shared_at(cost, Precision::kW8).step_us, 1600 / 2.0 + 2 * 16 * 3, 1e-9);
+  EXPECT_TRUE(knows_sums(cost, std::array{Precision::kBf16}));
+  EXPECT_FALSE(knows_sums(cost, std::array{Precision::kBf16, Precision::kW8}));
+  EXPECT_NEAR(shared_at(scaled(cost, 3), Precision::kBf16).token_us,
+              3 * shared_at(cost, Precision::kBf16).token_us, 1e-9);
+}
+
+// Estimates of steps that two devices share are the times that were measured.
+TEST(DividedCost, LearnsSumsFromStepsThatTwoDevicesShare) {
+  StepCost alone;
+  alone.fixed_us = 10;
+  alone.of(Precision::kW4) = {.step_us = 1600, .token_us = 32, .more_token_us = 30};
+  const ModelSpec spec = known("llama-3.2-1b");
+  // Two of the 16 layers.
+  const auto timed = [&](double tokens, double us) {
+    TimedStep step{.work = {.tokens = tokens}, .us = us};
+    step.precision.layers[index_of(Precision::kW4)] = 1;
+    return in_layers(step, 2, 16);
+  };
+  const TimedStep few = timed(1, 125);
+  const TimedStep more = timed(64, 300);
+  StepCost learned = alone;
+  learned.of(Precision::kW4).sums = learned_sums(alone, spec, Precision::kW4, few, more);
+  const StepCost shared =
+      divided_cost(learned, spec, {.tensor = 2, .weights = Precision::kW4}, {.us = 1000});
+  EXPECT_NEAR(predict_us(shared, few.work, few.precision), few.us, 1e-6);
+  EXPECT_NEAR(predict_us(shared, more.work, more.precision), more.us, 1e-6);
+  // Two devices are never estimated to be more than twice as fast.
+  const Transfer fast = learned_sums(alone, spec, Precision::kW4, timed(1, 1), timed(64, 2));
+  EXPECT_EQ(fast.us, 0);
+  EXPECT_EQ(fast.time_us(1e6), 0);
+}
+
 TEST(DeviceProfile, ARooflineReadsOrMultiplies) {
   const auto device = find_device_profile("A40");
   ASSERT_TRUE(device.ok());

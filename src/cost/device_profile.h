@@ -11,17 +11,9 @@
 
 namespace protean {
 
-// The time of a message or a sum: a part that does not depend on its bytes, and a rate.
-struct Transfer {
-  double us = 0;
-  double bytes_per_us = 0;
-
-  double time_us(double bytes) const { return us + (bytes_per_us > 0 ? bytes / bytes_per_us : 0); }
-};
-
-// The time of a sum among devices of this machine. Not measured: the order of what a wake-up and a
-// cache line take between two cores.
-inline constexpr Transfer kAssumedSums = {.us = 5, .bytes_per_us = 4000};
+// The time of a message among devices of this machine, and of a sum if none was measured
+// (LayersCost::sums): the order of what a wake-up and a cache line take between two cores.
+inline constexpr Transfer kAssumedTransfer = {.us = 5, .bytes_per_us = 4000};
 
 // What a device reads, computes and sends, as far as the time of a step depends on it: the roofline
 // of a device on which no fingerprint was run. Rates are what was achieved, not what the maker

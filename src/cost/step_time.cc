@@ -36,6 +36,10 @@ StepCost scaled(const StepCost& cost, double factor) {
     for (double* us : {&of.step_us, &of.token_us, &of.more_token_us, &of.tile_us}) {
       *us *= factor;
     }
+    if (of.sums) {
+      of.sums =
+          Transfer{.us = of.sums->us * factor, .bytes_per_us = of.sums->bytes_per_us / factor};
+    }
   }
   for (LogitsCost& of : all.logits) {
     of.step_us *= factor;

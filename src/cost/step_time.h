@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 
 #include "contract/form.h"
 #include "contract/model_spec.h"
@@ -28,6 +29,14 @@ struct StepPrecision {
 
 StepPrecision step_precision(const ModelSpec& spec, const Form& form);
 
+// The time of a message or a sum: a part that does not depend on its bytes, and a rate.
+struct Transfer {
+  double us = 0;
+  double bytes_per_us = 0;  // 0: bytes take no time
+
+  double time_us(double bytes) const { return us + (bytes_per_us > 0 ? bytes / bytes_per_us : 0); }
+};
+
 // The cost of all layers in a step, if all were at one precision: a line over the step's tokens
 // with a bend, because reading the weights hides the first tokens, and a stair, because kernels
 // multiply rows in tiles and an incomplete tile takes as long as a full one. The weights are read
@@ -40,6 +49,9 @@ struct LayersCost {
   double bend_tokens = 16;
   double tile_tokens = 12;
   double pass_tokens = 0;  // tokens of a pass; 0: a step is one pass
+  // Two devices that share the layers take half of the above, and this for each of the two sums of
+  // a layer and all that is not divided. Nothing: not measured.
+  std::optional<Transfer> sums = {};
 
   bool is_known() const { return step_us + token_us + more_token_us + tile_us > 0; }
 };

@@ -3,6 +3,7 @@
 #include <sqlite3.h>
 
 #include <boost/json/serialize.hpp>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -93,6 +94,15 @@ bool covers_all(const StepCost& cost, std::span<const Precision> layers) {
   return true;
 }
 
+// Adds the sums that `from` knows and `to` does not.
+void add_sums(const StepCost& from, StepCost& to) {
+  for (const Precision precision : kPrecisions) {
+    if (LayersCost& layers = to.of(precision); layers.is_known() && !layers.sums) {
+      layers.sums = from.of(precision).sums;
+    }
+  }
+}
+
 }  // namespace
 
 Error ProfileDatabase::error(std::string_view doing) const {
@@ -160,18 +170,23 @@ Result<MachineStepCost> ProfileDatabase::load(const StepCostKey& key,
                                               std::span<const Precision> layers) const {
   SqlStatement load(handle_, kLoad);
   bind(load, key);
+  std::optional<MachineStepCost> found;
   int stepped = load.step();
   for (; stepped == SQLITE_ROW; stepped = load.step()) {
     const auto object = parse_json_object(load.text(0), name_);
     auto cost = object.ok() ? parse_step_cost(*object, name_) : object.error();
-    if (cost.ok() && covers_all(cost->cost, layers)) {
-      return cost;
+    if (!cost.ok() || !covers_all(cost->cost, layers)) {
+      continue;
     }
+    if (!found) {
+      found = *cost;
+    }
+    add_sums(cost->cost, found->cost);
   }
   if (stepped != SQLITE_DONE) {
     return error("read");
   }
-  return never_measured(key);
+  return found ? Result(*std::move(found)) : never_measured(key);
 }
 
 Status ProfileDatabase::keep_step(const StepCostKey& key, std::string_view step, double us) {

@@ -72,7 +72,8 @@ class ProfileDatabase {
 
   // Returns a cost model that knows layers at all of these precisions and their LM heads: one of
   // the whole model in wall time, else a fingerprint, else one in processor time. Of several, the
-  // last one saved. Fails with kNotFound if there is none.
+  // last one saved. Sums among devices that it does not know are those of the next ones. Fails with
+  // kNotFound if there is none.
   Result<MachineStepCost> load(const StepCostKey& key, std::span<const Precision> layers) const;
 
   // Keeps the time of one step of a fingerprint that is being measured. `step` names it.

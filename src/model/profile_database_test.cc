@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <optional>
 
 namespace protean {
 namespace {
@@ -98,6 +99,23 @@ TEST_F(ProfileDatabaseTest, PrefersTheWholeModelAndThenTheLast) {
       database->save(key_, cost_at({Precision::kBf16}, 5, StepCostOrigin::kWholeModel)).ok());
   ASSERT_TRUE(database->save(key_, cost_at({Precision::kBf16}, 6)).ok());
   EXPECT_EQ(kept_us(), 5);
+}
+
+TEST_F(ProfileDatabaseTest, TimesOfTheWholeModelHaveTheSumsOfAFingerprint) {
+  const auto database = open();
+  MachineStepCost fingerprint = cost_at({Precision::kBf16, Precision::kW8A8}, 1);
+  fingerprint.cost.of(Precision::kBf16).sums = Transfer{.us = 1.0 / 3, .bytes_per_us = 7};
+  ASSERT_TRUE(database->save(key_, fingerprint).ok());
+  ASSERT_TRUE(
+      database->save(key_, cost_at({Precision::kBf16}, 5, StepCostOrigin::kWholeModel)).ok());
+  const auto kept = database->load(key_, std::span(kBoth).first(1));
+  ASSERT_TRUE(kept.ok()) << kept.error().message;
+  EXPECT_EQ(kept->cost.fixed_us, 5);
+  const std::optional<Transfer> sums = kept->cost.of(Precision::kBf16).sums;
+  ASSERT_TRUE(sums.has_value());
+  EXPECT_NEAR(sums->us, 1.0 / 3, 1e-12);
+  EXPECT_EQ(sums->bytes_per_us, 7);
+  EXPECT_FALSE(database->load(key_, kBoth)->cost.of(Precision::kW8A8).sums.has_value());
 }
 
 TEST_F(ProfileDatabaseTest, TwoWritersDoNotLoseEachOthersRows) {

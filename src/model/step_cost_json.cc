@@ -39,6 +39,9 @@ constexpr std::array<std::pair<const char*, double LayersCost::*>, 7> kLayersFie
 constexpr std::array<std::pair<const char*, double LogitsCost::*>, 2> kLogitsFields = {
     {{"step_us", &LogitsCost::step_us}, {"row_us", &LogitsCost::row_us}}};
 
+constexpr std::array<std::pair<const char*, double Transfer::*>, 2> kSumsFields = {
+    {{"us", &Transfer::us}, {"bytes_per_us", &Transfer::bytes_per_us}}};
+
 template <class T>
 json::object write_fields(const T& from, Fields<T> fields) {
   json::object object;
@@ -96,11 +99,40 @@ json::object write_by_precision(const std::array<T, kPrecisions.size()>& all, Fi
   return object;
 }
 
+json::object layers_json(const StepCost& cost) {
+  json::object object = write_by_precision<LayersCost>(cost.layers, kLayersFields);
+  for (auto& member : object) {
+    const auto& sums = cost.of(*parse_precision(std::string_view(member.key()))).sums;
+    if (sums) {
+      member.value().as_object()["sums"] = write_fields<Transfer>(*sums, kSumsFields);
+    }
+  }
+  return object;
+}
+
+bool read_all_layers(const json::object& object, StepCost& cost) {
+  if (!read_by_precision<LayersCost>(object, "layers", kLayersFields, cost.layers)) {
+    return false;
+  }
+  for (const auto& member : object.at("layers").as_object()) {
+    const json::value* sums = member.value().as_object().if_contains("sums");
+    if (sums == nullptr) {
+      continue;
+    }
+    Transfer read;
+    if (!sums->is_object() || !read_fields<Transfer>(sums->get_object(), kSumsFields, read)) {
+      return false;
+    }
+    cost.of(*parse_precision(std::string_view(member.key()))).sums = read;
+  }
+  return true;
+}
+
 bool read_cost(const json::object& object, MachineStepCost& measured) {
   const json::value* step = object.if_contains("step");
   if (step == nullptr || !step->is_object() ||
       !read_fields<StepCost>(step->get_object(), kStepFields, measured.cost) ||
-      !read_by_precision<LayersCost>(object, "layers", kLayersFields, measured.cost.layers) ||
+      !read_all_layers(object, measured.cost) ||
       !read_by_precision<LogitsCost>(object, "logits", kLogitsFields, measured.cost.logits) ||
       std::any_of(measured.cost.layers.begin(), measured.cost.layers.end(),
                   [](const LayersCost& of) { return of.tile_tokens < 1; })) {
@@ -135,7 +167,7 @@ json::object to_json(const MachineStepCost& measured) {
       {"origin", fingerprint ? "fingerprint" : "whole model"},
       {"time", measured.cpu_time ? "processor" : "wall"},
       {"step", write_fields<StepCost>(measured.cost, kStepFields)},
-      {"layers", write_by_precision<LayersCost>(measured.cost.layers, kLayersFields)},
+      {"layers", layers_json(measured.cost)},
       {"logits", write_by_precision<LogitsCost>(measured.cost.logits, kLogitsFields)}};
   if (!fingerprint) {
     object["held_out_steps"] = measured.error.steps;

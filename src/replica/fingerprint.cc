@@ -11,10 +11,12 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "cost/configuration_cost.h"
 #include "cost/fit.h"
 #include "cost/memory.h"
 #include "cost/step_shape.h"
 #include "model/fingerprint_weights.h"
+#include "replica/fingerprint_probe.h"
 #include "replica/fingerprint_rig.h"
 #include "replica/replica.h"
 
@@ -32,7 +34,10 @@ constexpr std::int64_t kLayersBytes = 64 * kMiB;
 // Bytes of the LM head that are timed, at the highest precision. Its time is in proportion to the
 // vocabulary.
 constexpr std::int64_t kLogitsBytes = 64 * kMiB;
-constexpr int kRepeats = 2;  // runs of steps of few tokens, whose times vary most
+// Tokens of the longer step of devices that share layers, which goes on although requests come.
+constexpr int kSharedTokens = 64;
+constexpr double kSharedBudget = 1.0 / 3;  // of the time for one device
+constexpr int kRepeats = 2;                // runs of steps of few tokens, whose times vary most
 // Steps after which caches hold what they hold while only one precision is computed.
 constexpr int kStepsToSettle = 3;
 // A pause after which a step is as slow as after any longer one, and how often that is timed.
@@ -52,26 +57,7 @@ int deepest_of(const ModelSpec& spec, Precision highest) {
       std::clamp<std::int64_t>(fit, std::min(kLayers, spec.layers), spec.layers));
 }
 
-// A step to time: its shape, the precision of its layers and how many of them it runs through.
-struct Probe {
-  StepShape shape;
-  Precision precision;
-  int layers = 1;
-  StepPlan plan = {};
-  std::string name = {};
-  std::vector<double> times_us = {};
-  std::vector<double> disturbed_us = {};  // of runs during which others had requests
-
-  int runs() const { return static_cast<int>(times_us.size() + disturbed_us.size()); }
-  // Returns the time that a quarter of the runs stays below. Other load only slows steps down, but
-  // the fastest of many is faster than most steps of a server.
-  double us() const {
-    std::vector<double> sorted = times_us.empty() ? disturbed_us : times_us;
-    const auto quarter = sorted.begin() + std::ssize(sorted) / 4;
-    std::nth_element(sorted.begin(), quarter, sorted.end());
-    return *quarter;
-  }
-};
+using Probe = FingerprintProbe;
 
 class Measurement {
  public:
@@ -86,39 +72,37 @@ class Measurement {
       add_logits(precision);
     }
     add_attention(options.layers.front());
+    if (measures_sums(options, spec_)) {
+      add_shared();
+    }
   }
 
   Result<Fingerprint> run(const Checkpoint& checkpoint) {
-    const TimeNs start_ns = steady_now_ns();
-    const auto used_s = [&] {
-      return static_cast<double>(steady_now_ns() - start_ns - lost_ns_) /
-             static_cast<double>(kNsPerS);
-    };
-    const auto rig = make_rig(checkpoint);
-    if (!rig.ok()) {
-      return rig.error();
+    auto made = make_rig(checkpoint, probes_, {options_.cpus});
+    if (!made.ok()) {
+      return made.error();
     }
+    std::unique_ptr<FingerprintRig> rig = *std::move(made);
     Fingerprint found{.layers = deepest_,
                       .prompt_tokens = longest_chunk(),
                       .load_seconds = used_s(),
-                      .kept_times = resume()};
-    warm_up(**rig);
-    double round_s = 0;
-    for (int round = 0;
-         round == 0 || (round < kMostRounds && used_s() + round_s < options_.budget_s); ++round) {
-      const double before_s = used_s();
-      time_all(**rig, round);
-      round_s = used_s() - before_s;
+                      .kept_times = resume(probes_) + resume(shared_)};
+    warm_up(*rig);
+    time_rounds(*rig, probes_, options_.budget_s);
+    const double wakes_us = wake_us(*rig);
+    const Measured copies = in_quiet([&] { return rig->copy_bytes_per_us(); });
+    rig.reset();  // two devices that share layers need as much memory
+    if (const Status shared = time_shared(checkpoint); !shared.ok()) {
+      return shared.error();
     }
-    const double wakes_us = wake_us(**rig);
-    const Measured copies = in_quiet([&] { return (*rig)->copy_bytes_per_us(); });
     if (stopped_) {
       return make_error(ErrorCode::kUnavailable, "the fingerprint was stopped");
     }
-    found.steps = timed_steps();
-    found.disturbed_steps = static_cast<int>(std::count_if(
-        probes_.begin(), probes_.end(), [](const Probe& probe) { return probe.times_us.empty(); }));
-    found.disturbed_steps += disturbed_wakes_ + (copies.disturbed ? 1 : 0);
+    for (const Probe& probe : probes_) {
+      found.steps.push_back(probe.timed(spec_));
+    }
+    found.disturbed_steps = disturbed_steps(probes_) + disturbed_steps(shared_) + disturbed_wakes_ +
+                            (copies.disturbed ? 1 : 0);
     // The fit computes for as long as many steps do.
     const auto cost = fit_step_cost(found.steps, [this] {
       return !options_.harvest.is_over() && (!is_disturbed() || pause());
@@ -133,23 +117,33 @@ class Measurement {
     }
     found.cost.wake_us = wakes_us;
     found.cost.copy_bytes_per_us = copies.value;
+    for (std::size_t i = 0; i < shared_.size(); i += 2) {
+      const Precision precision = shared_[i].precision;
+      found.cost.of(precision).sums = learned_sums(
+          found.cost, spec_, precision, shared_[i].timed(spec_), shared_[i + 1].timed(spec_));
+    }
     for (const Precision precision : options_.layers) {
       found.models.push_back(estimate(precision));
     }
-    found.seconds = static_cast<double>(steady_now_ns() - start_ns) / static_cast<double>(kNsPerS);
+    found.seconds = static_cast<double>(steady_now_ns() - start_ns_) / static_cast<double>(kNsPerS);
     return found;
   }
 
  private:
   void add(StepShape shape, Precision precision, int layers) {
     if (shape.longest() <= longest_) {
-      StepPlan plan = plan_of(shape, vocab_, options_.kv.block_tokens);
-      std::string name = fmt::format("{} in {} layers, vocabulary {}:", to_string(precision),
-                                     layers, shape.sampled ? vocab_ : 0);
-      for (const SliceShape& slice : shape.slices) {
-        name += fmt::format(" {}+{}", slice.context, slice.tokens);
+      probes_.emplace_back(std::move(shape), precision, layers, vocab_, options_.kv.block_tokens);
+    }
+  }
+
+  // A short and a longer step at each precision.
+  void add_shared() {
+    for (const Precision precision : options_.layers) {
+      for (const int tokens : {1, std::min(kSharedTokens, longest_chunk())}) {
+        shared_.emplace_back(inner_chunk(tokens), precision, deepest_, vocab_,
+                             options_.kv.block_tokens);
+        shared_.back().name += " on two devices";
       }
-      probes_.push_back({std::move(shape), precision, layers, std::move(plan), std::move(name)});
     }
   }
 
@@ -201,18 +195,20 @@ class Measurement {
     }
   }
 
-  Result<std::unique_ptr<FingerprintRig>> make_rig(const Checkpoint& checkpoint) {
+  Result<std::unique_ptr<FingerprintRig>> make_rig(const Checkpoint& checkpoint,
+                                                   const std::vector<Probe>& probes,
+                                                   std::vector<CpuShare> devices) {
     FingerprintRigOptions rig{.spec = with_layers(spec_, deepest_),
                               .layers = options_.layers,
                               .page_bytes = options_.page_bytes,
                               .kv = options_.kv,
-                              .cpus = options_.cpus,
+                              .devices = std::move(devices),
                               .max_positions = longest_,
                               .await_turn = [this] { return pause(); },
                               .disturbed = [this] { return is_disturbed(); }};
     rig.spec.vocab = vocab_;
     rig.kv.blocks = 1;
-    for (const Probe& probe : probes_) {
+    for (const Probe& probe : probes) {
       rig.max_step_tokens = std::max(rig.max_step_tokens, probe.shape.tokens());
       rig.kv.blocks = std::max<std::int64_t>(rig.kv.blocks, std::ssize(probe.plan.blocks));
     }
@@ -220,9 +216,9 @@ class Measurement {
   }
 
   // Takes the times that an earlier measurement kept. Returns their number.
-  int resume() {
+  int resume(std::vector<Probe>& probes) {
     int times = 0;
-    for (Probe& probe : probes_) {
+    for (Probe& probe : probes) {
       if (options_.kept_us) {
         probe.times_us = options_.kept_us(probe.name);
         times += static_cast<int>(probe.times_us.size());
@@ -231,10 +227,39 @@ class Measurement {
     return times;
   }
 
+  double used_s() const {
+    return static_cast<double>(steady_now_ns() - start_ns_ - lost_ns_) /
+           static_cast<double>(kNsPerS);
+  }
+
+  // Times all steps again and again until so much time is used.
+  void time_rounds(FingerprintRig& rig, std::vector<Probe>& probes, double until_s) {
+    double round_s = 0;
+    for (int round = 0; round == 0 || (round < kMostRounds && used_s() + round_s < until_s);
+         ++round) {
+      const double before_s = used_s();
+      time_all(rig, probes, round);
+      round_s = used_s() - before_s;
+    }
+  }
+
+  // Times the steps of devices that share layers, if there are any.
+  Status time_shared(const Checkpoint& checkpoint) {
+    if (shared_.empty() || stopped_) {
+      return {};
+    }
+    const auto rig = make_rig(checkpoint, shared_, options_.sharing);
+    if (!rig.ok()) {
+      return rig.error();
+    }
+    time_rounds(**rig, shared_, used_s() + kSharedBudget * options_.budget_s);
+    return {};
+  }
+
   // Times each step that has fewer times than a round of this number ends with.
-  void time_all(FingerprintRig& rig, int round) {
+  void time_all(FingerprintRig& rig, std::vector<Probe>& probes, int round) {
     std::optional<Precision> before;
-    for (Probe& probe : probes_) {
+    for (Probe& probe : probes) {
       const bool few = probe.shape.tokens() <= kFewTokens;
       const int wanted = (round + 1) * (few ? kRepeats : 1);
       if (probe.runs() >= wanted) {
@@ -270,10 +295,13 @@ class Measurement {
       options_.keep_us(probe.name, found.value);
     }
     if (options_.harvest.told) {
-      const auto timed = std::count_if(probes_.begin(), probes_.end(),
-                                       [](const Probe& one) { return one.runs() > 0; });
-      options_.harvest.told({.steps = static_cast<int>(timed),
-                             .of_steps = static_cast<int>(probes_.size()),
+      int timed = 0;
+      for (const std::vector<Probe>* probes : {&probes_, &shared_}) {
+        timed += static_cast<int>(std::count_if(probes->begin(), probes->end(),
+                                                [](const Probe& one) { return one.runs() > 0; }));
+      }
+      options_.harvest.told({.steps = timed,
+                             .of_steps = static_cast<int>(probes_.size() + shared_.size()),
                              .discarded = disturbed_});
     }
   }
@@ -353,18 +381,6 @@ class Measurement {
     }
   }
 
-  std::vector<TimedStep> timed_steps() const {
-    std::vector<TimedStep> steps;
-    for (const Probe& probe : probes_) {
-      TimedStep step{.work = work_of(probe.plan, with_layers(spec_, probe.layers)),
-                     .precision = {.embeddings = default_embeddings_precision(probe.precision)},
-                     .us = probe.us()};
-      step.precision.layers[index_of(probe.precision)] = 1;
-      steps.push_back(in_layers(step, probe.layers, spec_.layers));
-    }
-    return steps;
-  }
-
   double time_of(Precision precision, int layers, int tokens, bool sampled) const {
     const auto found = std::find_if(probes_.begin(), probes_.end(), [&](const Probe& probe) {
       return probe.precision == precision && probe.layers == layers &&
@@ -420,7 +436,9 @@ class Measurement {
   const int vocab_;
   const int deepest_;
   const int longest_;
+  const TimeNs start_ns_ = steady_now_ns();
   std::vector<Probe> probes_;
+  std::vector<Probe> shared_;  // on two devices: two at each precision
   int disturbed_wakes_ = 0;
   bool stopped_ = false;                   // the harvest is to end
   std::optional<std::uint64_t> turn_ = 0;  // quiet() when the latest turn was given
@@ -433,6 +451,10 @@ class Measurement {
 
 std::int64_t page_bytes_of_pool(std::int64_t page_bytes) {
   return page_bytes >= 2 * kMiB ? 0 : page_bytes;
+}
+
+bool measures_sums(const FingerprintOptions& options, const ModelSpec& spec) {
+  return options.sharing.size() == 2 && can_shard(spec, 2);
 }
 
 Result<Fingerprint> measure_fingerprint(const Checkpoint& checkpoint,

@@ -18,6 +18,9 @@ struct FingerprintOptions {
   KvForm kv;                      // precision and block size
   std::int64_t page_bytes = 0;    // page size of the pool if the form may change; 0: no pool
   CpuShare cpus;
+  // Two devices that would share layers, if sums among them are to be measured; else empty. Models
+  // that cannot be divided have none.
+  std::vector<CpuShare> sharing = {};
   int max_model_len = 4096;
   // Steps are timed again while this is not used up, loading included, `patience_s` excluded.
   double budget_s = 2.6;
@@ -36,10 +39,13 @@ struct FingerprintOptions {
 // Returns the size of the pages that make a difference: huge pages are like memory of one's own.
 std::int64_t page_bytes_of_pool(std::int64_t page_bytes);
 
+// Returns true if the fingerprint of a model measures sums among devices.
+bool measures_sums(const FingerprintOptions& options, const ModelSpec& spec);
+
 // Learns what steps of a model cost on this machine from its first one and two hidden layers
 // (iServe section 5), without loading the model. Needs memory for two layers and the LM head at
-// each precision, and computes on `cpus` for about `budget_s`. Fails with kUnavailable if the
-// harvest is to end.
+// each precision, and computes on `cpus` for about `budget_s`, then on `sharing` for a third of it.
+// Fails with kUnavailable if the harvest is to end.
 Result<Fingerprint> measure_fingerprint(const Checkpoint& checkpoint,
                                         const FingerprintOptions& options);
 

@@ -1,55 +1,25 @@
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
-#include <span>
-#include <thread>
 #include <vector>
 
-#include "base/bounded_queue.h"
 #include "base/result.h"
-#include "contract/form.h"
 #include "contract/step.h"
-#include "device/cpu/memory.h"
-#include "device/cpu/pages.h"
-#include "device/cpu/team.h"
-#include "host/cpu_share.h"
+#include "device/cpu/shared_exchange.h"
 #include "model/checkpoint.h"
-#include "model/forward.h"
-#include "model/rope_table.h"
-#include "model/weights.h"
-#include "worker/kv_store.h"
-#include "worker/sampler.h"
-#include "worker/step_rows.h"
+#include "replica/fingerprint_device.h"
 
 namespace protean {
 
-struct FingerprintRigOptions {
-  ModelSpec spec;                 // the model with few layers and maybe a smaller vocabulary
-  std::vector<Precision> layers;  // precisions that layers will have
-  std::int64_t page_bytes = 0;    // page size of the pool that memory comes from; 0: no pool
-  KvForm kv;
-  CpuShare cpus;
-  int max_step_tokens = 1;
-  int max_positions = 1;
-  std::function<bool()> await_turn = {};  // see Harvest; asked before each component is loaded
-  std::function<bool()> disturbed = {};   // a step ends in the middle once it is true
-};
-
-// The first few layers of a model between its embedding matrix and its LM head, at several
-// precisions, with one KV cache. Runs steps on a thread of its own, as a worker does. Weights have
-// the sizes of the real ones but not their values (model/fingerprint_weights.h).
+// The devices of a fingerprint: one, or several that share every layer and add sums up as those of
+// a group do.
 class FingerprintRig {
  public:
   static Result<std::unique_ptr<FingerprintRig>> create(const Checkpoint& checkpoint,
                                                         const FingerprintRigOptions& options);
-  ~FingerprintRig();
-  FingerprintRig(const FingerprintRig&) = delete;
-  FingerprintRig& operator=(const FingerprintRig&) = delete;
 
   // Returns the time of a step through the first `layers` layers at a precision, from the start of
-  // its plan to its result.
+  // its plan to the result of the last device.
   double time_us(const StepPlan& plan, Precision precision, int layers);
 
   // Reads so much other memory that caches hold what they would hold if the whole model had been
@@ -57,50 +27,13 @@ class FingerprintRig {
   void read_left_out(Precision precision);
 
   // Returns how fast one thread reads packed weights, as for a swap.
-  double copy_bytes_per_us();
+  double copy_bytes_per_us() { return devices_.front()->copy_bytes_per_us(); }
 
  private:
-  // A step, or without a plan a read of other memory.
-  struct Job {
-    const StepPlan* plan = nullptr;
-    const ModelWeights* weights = nullptr;
-    int layers = 0;
-    std::int64_t other_bytes = 0;
-    bool whole = false;  // the step does not end in the middle
-  };
-  // Weights, KV and what stands for the layers that are left out.
-  struct Memory {
-    std::unique_ptr<cpu::PagePool> pool;  // null without pages
-    std::vector<cpu::PageRange> pages;
-    std::vector<cpu::Region> regions;
-    std::vector<ModelWeights> weights;  // one for each precision of the options
-    std::shared_ptr<KvStore> kv;
-    cpu::Region other;
-    std::vector<std::int64_t> left_out_bytes;  // bytes of `other` to read, by precision
-  };
-  class Loader;
+  explicit FingerprintRig(const FingerprintRigOptions& options);
 
-  FingerprintRig(const FingerprintRigOptions& options, Memory memory, Scratch scratch);
-  std::size_t place_of(Precision precision) const;
-  void read_other(std::int64_t bytes);
-  void fill_kv();
-  void run_jobs();
-  void run(const Job& job);
-  void draw(const StepPlan& plan, const Forward& forward);
-
-  const FingerprintRigOptions options_;
-  const ModelSpec spec_;
-  const Memory memory_;
-  Scratch scratch_;
-  const RotaryTables rope_;
-  cpu::Team team_;
-  Sampler sampler_;
-  StepRows rows_;                     // rows of the current step
-  std::vector<std::uint8_t> usable_;  // logits without NaN and infinity, by row
-  std::uint64_t other_sum_ = 0;       // sum of what was read, so that compilers keep the reads
-  BoundedQueue<Job> jobs_{1};
-  BoundedQueue<int> done_{1};
-  std::thread thread_;  // last member: it uses the others
+  cpu::ExchangeBoard board_;
+  std::vector<std::unique_ptr<FingerprintDevice>> devices_;  // they use the board
 };
 
 }  // namespace protean

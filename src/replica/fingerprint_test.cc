@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
+#include "cost/configuration_cost.h"
 #include "cost/memory.h"
 #include "device/cpu/team.h"
 #include "model/random_checkpoint.h"
@@ -51,6 +54,34 @@ TEST(Fingerprint, AModelMayHaveOneLayerAndAShortContext) {
   const Fingerprint one = fingerprint_of(spec, {Precision::kW4});
   EXPECT_EQ(one.layers, 1);
   EXPECT_TRUE(one.cost.of(Precision::kW4).is_known());
+}
+
+// Returns the cost of a fingerprint with two devices that would share layers.
+StepCost cost_on_two_devices(const ModelSpec& spec, std::int64_t page_bytes = 0) {
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, spec, 1);
+  const auto found = measure_fingerprint(checkpoint, {.layers = {Precision::kBf16, Precision::kW4},
+                                                      .kv = {},
+                                                      .page_bytes = page_bytes,
+                                                      .sharing = {CpuShare(), CpuShare()},
+                                                      .budget_s = 0});
+  EXPECT_TRUE(found.ok()) << found.error().message;
+  return found.ok() ? found->cost : StepCost();
+}
+
+TEST(Fingerprint, MeasuresSumsAmongTwoDevices) {
+  constexpr std::array kTimed = {Precision::kBf16, Precision::kW4};
+  EXPECT_TRUE(knows_sums(cost_on_two_devices(tiny(3)), kTimed));
+  EXPECT_TRUE(knows_sums(cost_on_two_devices(tiny(1), 4096), kTimed));
+  ModelSpec over_heads = tiny(2);
+  over_heads.attention.qk_norm = true;
+  over_heads.attention.qk_norm_over_heads = true;
+  EXPECT_TRUE(knows_sums(cost_on_two_devices(over_heads), kTimed));
+  const StepCost alone = fingerprint_of(tiny(3), {Precision::kBf16}).cost;
+  EXPECT_FALSE(knows_sums(alone, std::array{Precision::kBf16}));
+  ModelSpec one_head = tiny(3);
+  one_head.attention.kv_heads = 1;
+  EXPECT_FALSE(knows_sums(cost_on_two_devices(one_head), kTimed)) << "it cannot be divided";
 }
 
 TEST(Fingerprint, PausesBeforeEachStep) {

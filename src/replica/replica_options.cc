@@ -136,6 +136,9 @@ FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   FingerprintOptions wanted{.kv = form.kv,
                             .cpus = options.sizing.cpus.front(),
                             .max_model_len = options.sizing.max_model_len};
+  if (const std::vector<CpuShare>& cpus = options.sizing.cpus; cpus.size() > 1) {
+    wanted.sharing = {cpus[0], cpus[1]};
+  }
   wanted.page_bytes = options.morph ? page_bytes_of_pool(options.sizing.budget.page_bytes) : 0;
   const auto may_have = [&](Precision precision) {
     return layers_at(form, precision) > 0 ||

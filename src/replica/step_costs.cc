@@ -1,6 +1,7 @@
 #include "replica/step_costs.h"
 
 #include "base/log.h"
+#include "cost/configuration_cost.h"
 #include "device/cpu/matmul.h"
 #include "host/machine.h"
 #include "model/variant_store.h"
@@ -125,7 +126,9 @@ Status forget_step_times(const StepCostSource& source, const ModelSpec& spec,
 
 Result<StepCost> known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
                                  const FingerprintOptions& options) {
-  if (const auto kept = kept_step_cost(source, checkpoint.spec(), options); kept.ok()) {
+  const auto kept = kept_step_cost(source, checkpoint.spec(), options);
+  if (kept.ok() &&
+      (!measures_sums(options, checkpoint.spec()) || knows_sums(kept->cost, options.layers))) {
     log::info("costs of steps are known from {}", kept->origin == StepCostOrigin::kFingerprint
                                                       ? "an earlier fingerprint"
                                                       : "`protean profile --steps`");
@@ -143,8 +146,11 @@ Result<StepCost> known_step_cost(const StepCostSource& source, const Checkpoint&
   log::info("fingerprint made in {:.1f} s: {}", found->seconds, summary_of(*found));
   if (!remark.empty()) {
     log::warning("{}: the fingerprint is made again when it is next needed", remark);
+    return found->cost;
   }
-  return found->cost;
+  // Times of the whole model are preferred, and know no sums.
+  const auto preferred = kept_step_cost(source, checkpoint.spec(), options);
+  return preferred.ok() ? preferred->cost : found->cost;
 }
 
 }  // namespace protean

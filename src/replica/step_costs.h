@@ -44,8 +44,9 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
 Status forget_step_times(const StepCostSource& source, const ModelSpec& spec,
                          const FingerprintOptions& options);
 
-// Returns the kept cost model, or that of a new fingerprint. Logs where it comes from. Fails with
-// the reason if it cannot be known.
+// Returns the kept cost model, or that of a new fingerprint if there is none, or none that knows
+// the sums that `options` ask for. Logs where it comes from. Fails with the reason if it cannot be
+// known.
 Result<StepCost> known_step_cost(const StepCostSource& source, const Checkpoint& checkpoint,
                                  const FingerprintOptions& options);
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "device/cpu/team.h"
@@ -102,6 +103,44 @@ TEST(StepCosts, AFingerprintBeginsAnewAfterItsTimesAreForgotten) {
   const FingerprintOptions options{.layers = {Precision::kBf16}};
   ASSERT_TRUE(forget_step_times(stopped, interrupted_spec(), options).ok());
   EXPECT_EQ(measure(stopped, [] {})->kept_times, 0);
+  fs::remove_all(folder);
+}
+
+TEST(StepCosts, SumsAmongDevicesAreMeasuredOnceAndKept) {
+  const fs::path folder =
+      fs::path(testing::TempDir()) / fmt::format("step_costs_sums_test.{}", ::getpid());
+  fs::create_directories(folder / "model");
+  std::ofstream(folder / "model" / "model.safetensors") << "weights";
+  std::ofstream(folder / "model" / "config.json") << "{}";
+  const StepCostSource source{
+      .model = folder / "model", .directory = folder / "cache", .version = "1"};
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, interrupted_spec(), 1);
+  int turns = 0;
+  FingerprintOptions options{.layers = {Precision::kBf16},
+                             .kv = {},
+                             .budget_s = 0,
+                             .harvest = {.await_turn = [&] { return ++turns > 0; }, .quiet = {}}};
+  const auto sums_known = [&]() -> std::optional<Transfer> {
+    turns = 0;
+    const auto cost = known_step_cost(source, checkpoint, options);
+    EXPECT_TRUE(cost.ok()) << cost.error().message;
+    return cost.ok() ? cost->of(Precision::kBf16).sums : std::nullopt;
+  };
+  EXPECT_FALSE(sums_known()) << "one device has no sums";
+  EXPECT_GT(turns, 0);
+  options.sharing = {CpuShare(), CpuShare()};
+  const auto measured = sums_known();
+  ASSERT_TRUE(measured.has_value());
+  EXPECT_GT(turns, 0) << "what was kept knew no sums";
+  const auto kept = sums_known();
+  EXPECT_EQ(turns, 0);
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ(kept->us, measured->us);
+  EXPECT_EQ(kept->bytes_per_us, measured->bytes_per_us);
+  options.sharing.clear();
+  EXPECT_TRUE(sums_known().has_value());
+  EXPECT_EQ(turns, 0) << "what is kept serves one device too";
   fs::remove_all(folder);
 }
 

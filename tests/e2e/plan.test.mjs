@@ -161,6 +161,8 @@ describe('protean plan MODEL', () => {
     assert.match(stdout, /estimates rest on: a fingerprint on this machine/);
     const again = planned(model, '--devices', '2', '--weights', 'bf16,w8', '--prompt-tokens', '64', '--output-tokens', '16');
     assert.ok(again.configurations.every((one) => one.tpot_ms > 0 && one.ttft_ms > 0));
+    const shared = again.configurations.filter((one) => one.tensor === 2);
+    assert.ok(shared.length > 0 && shared.every((one) => !one.rests_on.includes('not measured')), 'sums among devices are measured too');
   });
 });
 
