@@ -41,6 +41,7 @@ class Cluster:
         self.marks = [(0.0, (0.0,) * DEVICES)]  # times, and the busy seconds of each device until then
         self.running = []  # [seconds of work left, speed, instance, request]
         self.now = 0.0
+        self.ended = 0.0  # when the last request so far was done
         self.used = set()
 
     def advance(self, until):
@@ -58,7 +59,8 @@ class Cluster:
             self.marks.append((self.now, tuple(self.busy_s)))
             if first is None:
                 return
-            self.running.remove(first)
+            self.running = [job for job in self.running if job is not first]  # two requests may be equal
+            self.ended = self.now
             first[3]["latency"] = self.now - first[3]["at"]
             self.share(first[2], -1)
             self.start(first[2])

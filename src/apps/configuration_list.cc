@@ -66,7 +66,7 @@ Result<json::object> kept_configurations(const MappedModel& model, const LoadFil
     if (!database.ok()) {
       return database.error();
     }
-    const auto keys = (*database)->configuration_maps(model.identity);
+    const auto keys = (*database)->configuration_maps(model.identity, kVersion);
     if (!keys.ok()) {
       return keys.error();
     }

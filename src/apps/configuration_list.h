@@ -9,8 +9,9 @@
 
 namespace protean {
 
-// Returns the estimates that plans of a model kept for loads of `wanted`, in the folder that
-// --variant-cache names: a map for each load and devices, at most kMostShownMaps of them.
+// Returns the estimates that plans of this version of the program kept of a model for loads of
+// `wanted`, in the folder that --variant-cache names: a map for each load and devices, at most
+// kMostShownMaps of them.
 inline constexpr int kMostShownMaps = 32;
 Result<boost::json::object> kept_configurations(const MappedModel& model, const LoadFilter& wanted,
                                                 const std::filesystem::path& folder);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/version.h"
 #include "model/profile_database.h"
 
 namespace protean {
@@ -21,10 +22,12 @@ struct ConfigurationListTest : testing::Test {
   }
   ~ConfigurationListTest() override { std::filesystem::remove_all(folder); }
 
-  void keep(int batch, const std::vector<MappedConfiguration>& rows) const {
+  void keep(int batch, const std::vector<MappedConfiguration>& rows,
+            const std::string& version = kVersion) const {
     const auto database = ProfileDatabase::open(folder);
     ASSERT_TRUE(database.ok());
-    const ConfigurationMapKey key{.model = "m", .devices = "2 x CPU", .load = {.batch = batch}};
+    const ConfigurationMapKey key{
+        .model = "m", .devices = "2 x CPU", .load = {.batch = batch}, .version = version};
     ASSERT_TRUE((*database)->save(key, rows).ok());
     ASSERT_TRUE((*database)->save_quality("m", {.weights = Precision::kW4}, 1.02).ok());
   }
@@ -73,6 +76,8 @@ TEST_F(ConfigurationListTest, LoadsAreChosenAndBoundedAndWhatIsNotLegalIsLeftOut
   EXPECT_EQ(all.at("maps").as_array().size(), std::size_t{kMostShownMaps});
   EXPECT_EQ(all.at("left_out"), 2);
   EXPECT_TRUE(all.at("maps").as_array().at(0).at("configurations").as_array().empty());
+  keep(count + 1, {{.configuration = {}}}, "another version");
+  EXPECT_TRUE(list({.batch = count + 1}).at("maps").as_array().empty());
   const boost::json::object last = list({.batch = count});
   ASSERT_EQ(last.at("maps").as_array().size(), 1U);
   EXPECT_EQ(last.at("maps").as_array().at(0).at("batch"), count);

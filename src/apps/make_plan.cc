@@ -238,9 +238,8 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
       iserve ? iserve_configurations(model.spec, count)
              : configurations_of(model.spec, count, *precisions);
   if (options.as_it_is) {
-    std::erase_if(configurations, [](const Configuration& one) {
-      return one.pruning != Pruning() || one.method != WeightMethod::kNearest;
-    });
+    std::erase_if(configurations,
+                  [&](const Configuration& one) { return !loads_as(model.spec, one); });
   }
   if (profiles) {
     report.rests_on.assign(configurations.size(), sources_of(report.devices));
@@ -303,7 +302,8 @@ void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanR
           ? (*database)->save({.model = model.identity,
                                .devices = fmt::format("{} x {}", report.devices.devices.size(),
                                                       report.devices.name),
-                               .load = report.wish.load},
+                               .load = report.wish.load,
+                               .version = kVersion},
                               rows)
           : Status(database.error());
   if (!saved.ok()) {

@@ -30,7 +30,7 @@ struct PlanOptions {
   IntentOptions intent = {.intent = "min-cost"};
   std::string weights = "auto";
   std::string variant_cache;
-  bool as_it_is = false;  // only what this checkpoint can be loaded as: no pruning, rounding only
+  bool as_it_is = false;  // only what this checkpoint can be loaded as: loads_as()
   Harvest harvest = {};   // of a fingerprint, while models serve
 };
 

@@ -67,6 +67,13 @@ std::vector<Configuration> configurations_of(const ModelSpec& spec, int devices,
   return divided(spec, devices, stored);
 }
 
+bool loads_as(const ModelSpec& spec, const Configuration& configuration) {
+  const bool pairs =
+      spec.stored.precision == Precision::kS24 && configuration.weights == Precision::kBf16;
+  return configuration.method == WeightMethod::kNearest &&
+         configuration.pruning == (pairs ? kTwoOfFour : Pruning());
+}
+
 std::vector<Configuration> iserve_configurations(const ModelSpec& spec, int devices) {
   std::vector<Configuration> stored;
   for (const KvPrecision kv : kKvPrecisions) {

@@ -18,6 +18,11 @@ inline constexpr int kMostTensor = 8;
 std::vector<Configuration> configurations_of(const ModelSpec& spec, int devices,
                                              std::span<const Precision> precisions);
 
+// Returns true if a server can load the checkpoint of `spec` as this configuration stores it. It
+// rounds weights to nearest and prunes nothing. At bf16, a checkpoint that is pruned 2:4 is loaded
+// as 2:4, which has the same values in fewer bytes.
+bool loads_as(const ModelSpec& spec, const Configuration& configuration);
+
 // Returns the space of iServe's experiments (section 1), 180 configurations of a model with 8 KV
 // heads on 8 devices: TP 1, 2, 4, 8 and PP 1 to 8; 16, 8 and 4 bits and 4 bits by GPTQ with KV at
 // 16 and 8 bits, or one of four prunings with 16 bits. The paper names Wanda 2:4 and LLM-Pruner at

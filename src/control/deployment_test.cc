@@ -71,6 +71,23 @@ TEST(Configurations, MethodsDifferForFewBitsOnly) {
   EXPECT_EQ(count(Precision::kW4), 12);
 }
 
+TEST(Configurations, ACheckpointIsLoadedAsItIsPruned) {
+  ModelSpec spec = llama_70b();
+  const auto loaded = [&] {
+    std::set<std::string> names;
+    for (const Configuration& one : configurations_of(
+             spec, 1, std::vector{Precision::kBf16, Precision::kW8, Precision::kW4})) {
+      if (one.kv == KvPrecision::kBf16 && loads_as(spec, one)) {
+        names.insert(weights_name(one));
+      }
+    }
+    return names;
+  };
+  EXPECT_EQ(loaded(), (std::set<std::string>{"bf16", "w8", "w4"}));
+  spec.stored.precision = Precision::kS24;
+  EXPECT_EQ(loaded(), (std::set<std::string>{"bf16 2:4", "w8", "w4"}));
+}
+
 // Returns the best candidate by a search that knows nothing of the ranking's order: the least of
 // what the intent minimises among those that keep its bound and that fit.
 std::optional<double> least(const std::vector<EstimatedConfiguration>& candidates,

@@ -16,14 +16,15 @@ namespace {
 constexpr const char* kKey =
     "model = ? AND devices = ? AND batch = ? AND prompt_tokens = ? AND output_tokens = ?";
 constexpr const char* kInsert =
-    "INSERT INTO configuration_estimates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-    "?, ?)";
+    "INSERT INTO configuration_map VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+    "?)";
 
 constexpr std::array kMethods = {WeightMethod::kNearest, WeightMethod::kGptq, WeightMethod::kAwq};
 constexpr std::array kKvs = {KvPrecision::kF32, KvPrecision::kBf16, KvPrecision::kInt8};
 constexpr std::array kPrunings = {PruningKind::kNone, PruningKind::kTwoOfFour,
                                   PruningKind::kStructured};
 
+// Binds what kKey asks for.
 void bind_key(SqlStatement& statement, const ConfigurationMapKey& key) {
   statement.bind(key.model);
   statement.bind(key.devices);
@@ -105,7 +106,7 @@ Status ProfileDatabase::save(const ConfigurationMapKey& key,
   }
   const auto write = [&]() -> Status {
     SqlStatement remove(handle_,
-                        fmt::format("DELETE FROM configuration_estimates WHERE {}", kKey).c_str());
+                        fmt::format("DELETE FROM configuration_map WHERE {}", kKey).c_str());
     bind_key(remove, key);
     if (remove.step() != SQLITE_DONE) {
       return error("written");
@@ -114,6 +115,7 @@ Status ProfileDatabase::save(const ConfigurationMapKey& key,
     for (const MappedConfiguration& row : configurations) {
       SqlStatement insert(handle_, kInsert);
       bind_key(insert, key);
+      insert.bind(key.version);
       bind_row(insert, place++, row);
       if (insert.step() != SQLITE_DONE) {
         return error("written");
@@ -134,10 +136,11 @@ Result<std::vector<MappedConfiguration>> ProfileDatabase::configurations(
   SqlStatement select(
       handle_, fmt::format("SELECT tensor, stages, weights, method, kv, pruning, pruned_percent, "
                            "ttft_us, tpot_us, block_bytes, total_bytes, rests_on "
-                           "FROM configuration_estimates WHERE {} ORDER BY place",
+                           "FROM configuration_map WHERE {} AND version = ? ORDER BY place",
                            kKey)
                    .c_str());
   bind_key(select, key);
+  select.bind(key.version);
   std::vector<MappedConfiguration> rows;
   int stepped = select.step();
   for (; stepped == SQLITE_ROW; stepped = select.step()) {
@@ -152,11 +155,12 @@ Result<std::vector<MappedConfiguration>> ProfileDatabase::configurations(
 }
 
 Result<std::vector<ConfigurationMapKey>> ProfileDatabase::configuration_maps(
-    const std::string& model) const {
+    const std::string& model, const std::string& version) const {
   SqlStatement select(handle_,
                       "SELECT DISTINCT batch, prompt_tokens, output_tokens, devices FROM "
-                      "configuration_estimates WHERE model = ? ORDER BY 1, 2, 3, 4");
+                      "configuration_map WHERE model = ? AND version = ? ORDER BY 1, 2, 3, 4");
   select.bind(model);
+  select.bind(version);
   std::vector<ConfigurationMapKey> keys;
   int stepped = select.step();
   for (; stepped == SQLITE_ROW; stepped = select.step()) {
@@ -164,7 +168,8 @@ Result<std::vector<ConfigurationMapKey>> ProfileDatabase::configuration_maps(
                     .devices = std::string(select.text(3)),
                     .load = {.batch = static_cast<int>(select.integer(0)),
                              .prompt_tokens = static_cast<int>(select.integer(1)),
-                             .output_tokens = static_cast<int>(select.integer(2))}});
+                             .output_tokens = static_cast<int>(select.integer(2))},
+                    .version = version});
   }
   return stepped == SQLITE_DONE ? Result(std::move(keys)) : error("read");
 }

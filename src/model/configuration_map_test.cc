@@ -69,6 +69,19 @@ TEST_F(ConfigurationMap, AnotherLoadOrDevicesHaveTheirOwn) {
   EXPECT_TRUE(database->configurations(other)->empty());
 }
 
+TEST_F(ConfigurationMap, TheOneOfAnotherVersionIsNotReadAndIsReplaced) {
+  const ConfigurationMapKey former{.model = "m", .devices = "1 x CPU", .version = "1"};
+  ConfigurationMapKey present = former;
+  present.version = "2";
+  const auto database = open();
+  ASSERT_TRUE(database->save(former, two_rows()).ok());
+  EXPECT_TRUE(database->configurations(present)->empty());
+  EXPECT_TRUE(database->configuration_maps("m", "2")->empty());
+  ASSERT_TRUE(database->save(present, two_rows()).ok());
+  EXPECT_EQ(database->configurations(present)->size(), 2U);
+  EXPECT_TRUE(database->configurations(former)->empty());
+}
+
 TEST_F(ConfigurationMap, AModelHasOneForEachLoadAndDevices) {
   const auto database = open();
   const std::vector<ConfigurationMapKey> keys = {
@@ -79,7 +92,7 @@ TEST_F(ConfigurationMap, AModelHasOneForEachLoadAndDevices) {
     ASSERT_TRUE(database->save(*key, two_rows()).ok());
   }
   ASSERT_TRUE(database->save({.model = "other"}, two_rows()).ok());
-  const auto found = database->configuration_maps("m");
+  const auto found = database->configuration_maps("m", "");
   ASSERT_TRUE(found.ok());
   ASSERT_EQ(found->size(), keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -87,7 +100,7 @@ TEST_F(ConfigurationMap, AModelHasOneForEachLoadAndDevices) {
     EXPECT_EQ((*found)[i].load.batch, keys[i].load.batch) << i;
     EXPECT_EQ((*found)[i].load.prompt_tokens, keys[i].load.prompt_tokens) << i;
   }
-  EXPECT_TRUE(database->configuration_maps("none")->empty());
+  EXPECT_TRUE(database->configuration_maps("none", "")->empty());
 }
 
 TEST_F(ConfigurationMap, TheQualityOfAModelDependsOnHowItIsStoredAlone) {

@@ -27,10 +27,10 @@ constexpr const char* kTable =
     "PRIMARY KEY (model, cpu, threads, kv, small_pages, version, format, origin, precisions)) "
     "WITHOUT ROWID";
 constexpr const char* kMapTable =
-    "CREATE TABLE IF NOT EXISTS configuration_estimates (model TEXT, devices TEXT, batch INTEGER, "
-    "prompt_tokens INTEGER, output_tokens INTEGER, place INTEGER, tensor INTEGER, stages INTEGER, "
-    "weights TEXT, method TEXT, kv TEXT, pruning INTEGER, pruned_percent INTEGER, ttft_us REAL, "
-    "tpot_us REAL, block_bytes INTEGER, total_bytes INTEGER, rests_on TEXT, "
+    "CREATE TABLE IF NOT EXISTS configuration_map (model TEXT, devices TEXT, batch INTEGER, "
+    "prompt_tokens INTEGER, output_tokens INTEGER, version TEXT, place INTEGER, tensor INTEGER, "
+    "stages INTEGER, weights TEXT, method TEXT, kv TEXT, pruning INTEGER, pruned_percent INTEGER, "
+    "ttft_us REAL, tpot_us REAL, block_bytes INTEGER, total_bytes INTEGER, rests_on TEXT, "
     "PRIMARY KEY (model, devices, batch, prompt_tokens, output_tokens, tensor, stages, weights, "
     "method, kv, pruning, pruned_percent)) WITHOUT ROWID";
 constexpr const char* kQualityTable =

@@ -30,11 +30,13 @@ struct StepCostKey {
   std::string version;
 };
 
-// What a configuration map holds for (iServe section 4.2): a model, the devices, and the load.
+// What a configuration map holds for (iServe section 4.2): a model, the devices, and the load, as
+// one version of the program estimates them.
 struct ConfigurationMapKey {
   std::string model;    // ModelIdentity::hex(), or the name of a known model
   std::string devices;  // such as "8xA6000"
   PlannedLoad load;
+  std::string version;
 };
 
 // The perplexity of a model as a configuration stores it, over that of the unchanged model.
@@ -83,14 +85,16 @@ class ProfileDatabase {
   // Forgets the times of all steps: the fingerprint is saved.
   Status forget_steps(const StepCostKey& key);
 
-  // Saves a configuration map in place of the one of the same key.
+  // Saves a configuration map in place of the one of the same model, devices and load, whichever
+  // version made it.
   Status save(const ConfigurationMapKey& key, std::span<const MappedConfiguration> configurations);
 
   // Returns a configuration map, in the order in which it was saved; empty if there is none.
   Result<std::vector<MappedConfiguration>> configurations(const ConfigurationMapKey& key) const;
 
-  // Returns the keys of all configuration maps of a model, by load.
-  Result<std::vector<ConfigurationMapKey>> configuration_maps(const std::string& model) const;
+  // Returns the keys of all configuration maps of a model that this version made, by load.
+  Result<std::vector<ConfigurationMapKey>> configuration_maps(const std::string& model,
+                                                              const std::string& version) const;
 
   // Keeps the perplexity of a model as a configuration stores it, over that of the unchanged model.
   // `model` is its ModelIdentity::hex(). How it is divided among devices does not matter.

@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { builtin, instrumented, program } from './server.mjs';
+import { builtin, instrumented, program, Server, until } from './server.mjs';
 
 const run = (...args) => spawnSync(program, args, { encoding: 'utf8', input: '' });
 function done(...args) {
@@ -50,6 +50,21 @@ describe('protean prune', () => {
     const wanda = perplexity(join(scratch, 'sparse'));
     const largest = perplexity(builtin, '--dtype', 's24');
     assert.ok(dense < wanda && wanda < largest, `${dense}, ${wanda}, ${largest}`);
+  });
+
+  it('2:4 is among what an intent plans for such a copy, in place of bf16', { skip: instrumented }, async () => {
+    const server = await Server.startWith({ path: join(scratch, 'sparse') }, '--variant-cache', join(scratch, 'cache'),
+      '--admin-port', '0', '--intent', 'min-memory');
+    try {
+      const [, admin] = await server.logged(/operators' port: (http\S+)/);
+      await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
+      const { configurations } = await (await fetch(`${admin}/admin/intent/plan`)).json();
+      const prunings = (weights) => [...new Set(configurations.filter((one) => one.weights === weights).map(({ pruning }) => pruning))];
+      assert.deepEqual(prunings('bf16'), ['2:4']);
+      assert.deepEqual(prunings('w8'), ['none']);
+    } finally {
+      await server.stop();
+    }
   });
 
   it('structured leaves a smaller ordinary model that is served at every precision', () => {
