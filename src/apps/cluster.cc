@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -37,9 +38,15 @@ std::optional<std::vector<double>> numbers_of(const toml::node& value) {
   return numbers;
 }
 
+// Returns -1 for what is no number, or one that is infinite or not a number, which TOML has.
+double finite_number(const toml::node& value) {
+  const double number = value.value<double>().value_or(-1);
+  return std::isfinite(number) ? number : -1;
+}
+
 Status read_key(const std::string& file, std::string_view key, const toml::node& value,
                 Cluster& cluster) {
-  const double number = value.value<double>().value_or(-1);
+  const double number = finite_number(value);
   if (key == "devices") {
     cluster.devices = static_cast<int>(std::clamp(number, -1.0, 1e6));
     const bool legal = cluster.devices >= 1 && cluster.devices <= kMostSimulated;

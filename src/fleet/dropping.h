@@ -73,8 +73,8 @@ std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidate
 // demand is 95 % of their KV and their queued requests need at least what is free. Groups by layers
 // vote to restore if they have no queued request, at most half of the KV that their replicas have
 // without a drop is in use, and their demand has fallen over the latest 30 samples, one every half
-// second. A vote is carried by half of those that may vote. Then all drop, each with its neighbour
-// of equal size, or all restore.
+// second. A vote is carried by half of those that may vote, rounded down, but at least one. Then
+// all drop, each with its neighbour of equal size, or all restore.
 class DropVote {
  public:
   // Returns the groups that form or part; nothing if no vote is carried, or the latest one was less

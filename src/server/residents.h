@@ -4,6 +4,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/json/array.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -64,7 +65,8 @@ struct ProfileJob {
 struct DeployJob {
   enum class State { kUnderWay, kTakenBack, kFailed };
   State state = State::kUnderWay;
-  std::string error = {};  // of kFailed
+  std::string error = {};     // of kFailed
+  std::uint64_t failure = 0;  // of kFailed: the number of the failure, in order of time
   JobProgress progress = {};
 };
 
@@ -151,6 +153,8 @@ class Residents {
 
  private:
   void admit(Service& service);
+  // Shows a failed deployment until its name is deployed again or removed, or 32 others fail later.
+  void show_failure(const std::string& name, std::string error);
   void begin_change(Service& service, IntentWish wish);
   void watch_loads();
   bool is_settled() const;
@@ -181,6 +185,7 @@ class Residents {
   Models models_;
   std::vector<std::size_t> leaving_;             // places of models that are removed
   std::map<std::string, DeployJob> deploying_;   // by name
+  std::uint64_t failures_ = 0;                   // deployments that have failed
   std::map<std::string, IntentChange> changes_;  // the latest one, by name
   std::map<std::string, ProfileJob> profiles_;   // the latest one, by name
   std::map<std::string, int> moves_;             // that were begun without an operator, by name
