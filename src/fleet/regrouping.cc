@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-constexpr int kMostDoublings = 6;
+constexpr int kMostDoublings = 6;  // of a wait: 1 s becomes 64 s
 
 // Returns the form with the devices numbered, so that forms of different replicas compare.
 Form numbered(const Form& form) {

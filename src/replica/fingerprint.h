@@ -19,7 +19,8 @@ struct FingerprintOptions {
   std::int64_t page_bytes = 0;    // page size of the pool if the form may change; 0: no pool
   CpuShare cpus;
   int max_model_len = 4096;
-  // Steps are timed again while this is not used up, loading included, `patience_s` excluded.
+  // Steps are timed again while this is not used up, loading included, `patience_s` excluded. Only
+  // tests, which want each step timed once, set it.
   double budget_s = 2.6;
   // Asked before each timed run and each component that is loaded. Times during which requests came
   // are discarded.

@@ -80,7 +80,7 @@ class Residents {
   // Lets go of requests that have not ended.
   ~Residents();
 
-  // Those that serve.
+  // Returns the models that serve.
   Models& models() { return models_; }
 
   // From now on models may sleep, come and go. The loader outlives the use of this object; null:
@@ -127,7 +127,8 @@ class Residents {
   const ListConfigurations& configurations_of(const Service& service) const {
     return hosts_[place_of(service)]->configurations;
   }
-  // The models that do not serve: those that are being deployed or leave, and those that failed.
+  // Returns the models that do not serve: those that are being deployed or leave, and those that
+  // failed.
   boost::json::array absent() const;
 
   // How long loading a model took last; 0 if it was never loaded.
