@@ -24,6 +24,7 @@ enum class DropPolicy : std::uint8_t {
 };
 
 std::string_view to_string(DropPolicy policy);
+// Reads the value of --drop. Fails with an error that lists all values.
 Result<DropPolicy> parse_drop(std::string_view name);
 
 // A replica or group as the policy sees it. One that changes counts with the KV that it will have:
