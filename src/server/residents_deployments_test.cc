@@ -47,7 +47,7 @@ TEST_F(ResidentsTest, TheFailedDeploymentThatIsForgottenIsTheOldest) {
   const auto is_shown = [&](std::string_view name) {
     const json::array absent = residents.absent();
     return std::any_of(absent.begin(), absent.end(),
-                       [&](const json::value& one) { return one.at("model") == name; });
+                       [&](const json::value& one) { return one.at("model").as_string() == name; });
   };
   residents.deploy(R"({"name":"begun"})");
   fail("z");
