@@ -22,6 +22,12 @@ Error wrong(const std::string& file, std::string_view key, std::string_view expe
                     expected);
 }
 
+// Returns -1 for what is no number, or one that is infinite or not a number, which TOML has.
+double finite_number(const toml::node& value) {
+  const double number = value.value<double>().value_or(-1);
+  return std::isfinite(number) ? number : -1;
+}
+
 // Reads a list of positive numbers, at most one for each degree.
 std::optional<std::vector<double>> numbers_of(const toml::node& value) {
   const toml::array* const list = value.as_array();
@@ -36,12 +42,6 @@ std::optional<std::vector<double>> numbers_of(const toml::node& value) {
     }
   }
   return numbers;
-}
-
-// Returns -1 for what is no number, or one that is infinite or not a number, which TOML has.
-double finite_number(const toml::node& value) {
-  const double number = value.value<double>().value_or(-1);
-  return std::isfinite(number) ? number : -1;
 }
 
 Status read_key(const std::string& file, std::string_view key, const toml::node& value,
