@@ -95,7 +95,7 @@ class Simulator:
         return 16 * blocks
 
     def table1(self):
-        """Prints Table 1 beside what the calibrated simulation gives, and returns it."""
+        """Prints Table 1 next to what the calibrated simulation gives, and returns it."""
         rows = [{"tensor": 1 << power, "paper_context": LIMITS[power], "paper_tokens_per_s": RATES[power],
                  "slowdown": self.slowdown[power], "tokens_per_s": self.rate_of(1 << power, self.slowdown[power]),
                  "context_by_memory": self.context_by_memory(1 << power)} for power in range(3)]

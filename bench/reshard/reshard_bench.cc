@@ -258,7 +258,8 @@ void report_memory(const Scene& scene, PackedWeights& weights) {
       }
     }
     fmt::print(
-        "  memory beside the pages while KV is exchanged{}: {} for each device, {} on the way "
+        "  memory in addition to the pages while KV is exchanged{}: {} for each device, {} on the "
+        "way "
         "back\n",
         early ? " and overlapped" : "", each(there), each(back));
   }

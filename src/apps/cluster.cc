@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <numeric>
 #include <optional>
@@ -21,6 +22,12 @@ constexpr int kMostSimulated = 1024;
 Error wrong(const std::string& file, std::string_view key, std::string_view expected) {
   return make_error(ErrorCode::kInvalidArgument, "--cluster {}: {} must be {}", file, key,
                     expected);
+}
+
+// Returns -1 for what is no number, or one that is infinite or not a number, which TOML has.
+double finite_number(const toml::node& value) {
+  const double number = value.value<double>().value_or(-1);
+  return std::isfinite(number) ? number : -1;
 }
 
 // Reads a list of positive numbers, at most one for each degree.
@@ -78,7 +85,7 @@ Status check_memory(const std::string& file, Cluster& cluster) {
 
 Status read_key(const std::string& file, std::string_view key, const toml::node& value,
                 Cluster& cluster) {
-  const double number = value.value<double>().value_or(-1);
+  const double number = finite_number(value);
   if (key == "devices") {
     cluster.devices = static_cast<int>(std::clamp(number, -1.0, 1e6));
     const bool legal = cluster.devices >= 1 && cluster.devices <= kMostSimulated;

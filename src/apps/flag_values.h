@@ -17,7 +17,8 @@ namespace protean {
 // line and the flag.
 Status append_flag(const CLI::App& app, const std::string& flag, const toml::node& value,
                    std::vector<std::string>& arguments);
-// The same for a value in a JSON object; the error names the flag.
+// Appends a flag and the value that a JSON object gives it, by the rules of a TOML file's; an error
+// names the flag.
 Status append_flag(const CLI::App& app, const std::string& flag, const boost::json::value& value,
                    std::vector<std::string>& arguments);
 

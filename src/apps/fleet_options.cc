@@ -56,7 +56,7 @@ void add_fleet_options(CLI::App& app, FleetOptions& options) {
          "--device-timeout", options.device_timeout_s,
          "Seconds after which devices that have a step to compute and end none have "
          "failed: their replica goes out of service, and its requests go on in others. A "
-         "model with an intent is loaded on other devices, and its requests end. 0: never. A "
+         "model with an intent is loaded on other devices, where its requests go on. 0: never. A "
          "step must take less")
       ->type_name("SECONDS")
       ->check(whole_number(0, 86'400))

@@ -219,7 +219,7 @@ void add_make_model(CLI::App& root, int& exit_code) {
   auto options = std::make_shared<MakeModelOptions>();
   app->option_defaults()->group("Output");
   app->add_option("--like", options->like,
-                  "Model whose sizes to take: llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b or 150m")
+                  "Model whose sizes to take, such as llama-3.2-1b or 150m; a wrong name lists all")
       ->type_name("NAME")
       ->required();
   app->add_option("-o,--output", options->output, "Directory to write")

@@ -15,7 +15,7 @@ namespace protean {
 namespace {
 
 constexpr int kChoicesInWindow = 10;  // estimates of all configurations take a while
-constexpr int kMostDoublings = 10;
+constexpr int kMostDoublings = 10;    // of the windows for which a model stays after a failed move
 
 // Returns the devices on which a model computes, of `count`.
 std::vector<int> devices_of(const PlanReport* report, std::size_t count) {

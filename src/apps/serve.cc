@@ -390,7 +390,7 @@ void add_operation_options(CLI::App& app, ServeOptions& options) {
 
 void add_serve(CLI::App& root, int& exit_code) {
   CLI::App* app = root.add_subcommand(
-      "serve", "Serve models over the OpenAI and Anthropic APIs until SIGTERM or Ctrl-C");
+      "serve", "Serve models over the OpenAI, Anthropic and Ollama APIs until SIGTERM or Ctrl-C");
   auto options = std::make_shared<ServeOptions>();
   add_network_options(*app, *options);
   add_access_options(*app, *options);

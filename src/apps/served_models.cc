@@ -122,8 +122,8 @@ void log_start(const OpenModel& model, bool of_several) {
   }
 }
 
-// Only a policy or an operator changes a form. Replicas that become groups have one that may
-// change.
+// Returns true if the form may change: by a policy, by an operator, or because replicas become
+// groups, for which they need a form that may change.
 bool has_policy(const ModelSetting& setting) {
   return setting.morph.mode != "off" || forms_groups(setting.fleet);
 }

@@ -76,7 +76,7 @@ std::vector<Precision> morphs_to(const OpenModel& model);
 std::int64_t memory_of(const OpenModel& model);
 std::int64_t memory_now(const OpenModel& model);
 
-// The name by which logs call a model.
+// Returns the name that logs use for the model.
 const std::string& name_of(const OpenModel& model);
 
 // Learns what a model's steps cost, if that is more than a nominal cost tells, from a fingerprint

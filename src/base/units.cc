@@ -4,7 +4,6 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <limits>
 
 namespace protean {
 
@@ -23,6 +22,8 @@ std::string format_bytes(std::int64_t bytes) {
 }
 
 namespace {
+
+constexpr std::int64_t kMostBytes = 1024 * 1024 * kGiB;
 
 // Returns the multiplier of "", "b", "k", "kib", "KB", ...; 0 for any other text.
 double unit_factor(std::string_view unit) {
@@ -52,9 +53,10 @@ Result<std::int64_t> parse_bytes(std::string_view text) {
   const double factor = unit_factor(std::string_view(end, lower.data() + lower.size()));
   const double bytes = number * factor;
   if (failed != std::errc() || factor == 0.0 || !(bytes >= 0.0) ||
-      bytes >= static_cast<double>(std::numeric_limits<std::int64_t>::max())) {
+      bytes > static_cast<double>(kMostBytes)) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "'{}' is not a size: write a number with an optional K, M, G or T, like 4GiB",
+                      "'{}' is not a size: write a number with an optional K, M, G or T, like "
+                      "4GiB, up to 1024T",
                       text);
   }
   return static_cast<std::int64_t>(bytes);

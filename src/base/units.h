@@ -17,7 +17,7 @@ inline constexpr std::int64_t kGiB = 1024 * kMiB;
 std::string format_bytes(std::int64_t bytes);
 
 // Reads "4GiB", "512m", "1.5 GB" or "1048576". K, M, G and T are powers of 1024, with or without
-// an "i".
+// an "i". Fails above 1024 TiB, so that a size may be multiplied by a number of devices.
 Result<std::int64_t> parse_bytes(std::string_view text);
 
 // Monotonic nanoseconds from an arbitrary start: the steady clock in the server, the event heap in

@@ -16,7 +16,9 @@ TEST(Units, ParsesBytes) {
   EXPECT_EQ(*parse_bytes("512m"), 512 * kMiB);
   EXPECT_EQ(*parse_bytes("1.5 KB"), 1536);
   EXPECT_EQ(*parse_bytes("77"), 77);
-  for (const char* wrong : {"", "GiB", "-1", "4 parsecs", "4giga", "1e40", "nan", "4 K i"}) {
+  EXPECT_EQ(*parse_bytes("1024T"), 1024 * 1024 * kGiB);
+  for (const char* wrong :
+       {"", "GiB", "-1", "4 parsecs", "4giga", "1e40", "nan", "4 K i", "1025T"}) {
     EXPECT_FALSE(parse_bytes(wrong).ok()) << wrong;
   }
 }

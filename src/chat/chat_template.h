@@ -24,7 +24,9 @@ struct ChatContext {
   // Local time, as std::localtime() returns it, for strftime_now(). Without it the function is not
   // defined, and most templates fall back to a fixed date.
   std::optional<std::tm> now;
-  bool content_as_is = false;  // messages have the default MessageForm, not the one of the template
+  // Messages keep the default MessageForm, whatever the template reads. Only comparisons with other
+  // implementations of templates set it.
+  bool content_as_is = false;
 };
 
 // A compiled chat template (jinja::Template). Immutable: any thread may render, with 1 MiB of free

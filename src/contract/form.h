@@ -39,10 +39,12 @@ struct DeviceSpec {
   std::int64_t memory_bytes = 0;
 };
 
+// The KV cache of a form.
 struct KvForm {
   KvPrecision precision = KvPrecision::kBf16;
-  int block_tokens = 16;
-  std::int64_t blocks = 0;
+  int block_tokens = 16;    // tokens of a block, of which each layer has the keys and values
+  std::int64_t blocks = 0;  // of the replica or group: a block's heads and layers may be on several
+                            // devices
   friend bool operator==(const KvForm&, const KvForm&) = default;
 };
 

@@ -94,7 +94,8 @@ struct StoredWeights {
   // that hold them; otherwise bf16.
   Precision precision = Precision::kBf16;
   int group = 128;  // inputs that share a scale in any quantised precision: 32, 64 or 128
-  // The same for each half of each layer; empty if all are alike. `precision` is the highest.
+  // The lowest precision of each half of each layer that loses next to nothing; empty if all are
+  // alike. `precision` is the highest of them.
   std::vector<LayerPrecision> layers;
   friend bool operator==(const StoredWeights&, const StoredWeights&) = default;
 };

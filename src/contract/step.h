@@ -49,6 +49,8 @@ struct SequenceSlice {
   Pooling pooling = Pooling::kNone;
 };
 
+// Values of pooled rows are rounded to multiples of it: fine enough for an f32 near 1, and sums of
+// many such values are exact in a double, whatever their order.
 inline constexpr double kPooledQuantum = 0x1p-24;
 
 // One forward pass over a batch: integers without pointers, text or form. The executor maps blocks
@@ -69,6 +71,7 @@ struct RequestFailure {
   std::string why;
 };
 
+// What a step computed, in the order of its plan.
 struct StepResult {
   StepId id;
   std::vector<TokenId> sampled;  // one per StepPlan::samples, in order; empty on failure

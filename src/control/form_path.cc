@@ -184,18 +184,18 @@ std::vector<Form> form_path(const FormBounds& bounds) {
   return path;
 }
 
-std::vector<Form> forms_beside(const FormBounds& bounds, const std::vector<Form>& path) {
-  std::vector<Form> beside;
+std::vector<Form> forms_off_path(const FormBounds& bounds, const std::vector<Form>& path) {
+  std::vector<Form> off_path;
   const auto add = [&](Form form) {
     form = with_fitting_kv(bounds, std::move(form));
     form.kv.blocks = std::min(form.kv.blocks, path.back().kv.blocks);
     if (std::none_of(path.begin(), path.end(),
                      [&](const Form& of) { return equally_precise(of, form); })) {
-      beside.push_back(std::move(form));
+      off_path.push_back(std::move(form));
     }
   };
   if (path.size() == 1) {
-    return beside;  // no form may be lower
+    return off_path;  // no form may be lower
   }
   if (auto lower = with_lower_embeddings(bounds, path.front())) {
     add(*std::move(lower));
@@ -215,7 +215,7 @@ std::vector<Form> forms_beside(const FormBounds& bounds, const std::vector<Form>
       add(std::move(forms.back()));
     }
   }
-  return beside;
+  return off_path;
 }
 
 }  // namespace protean

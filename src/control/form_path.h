@@ -54,6 +54,6 @@ std::vector<Form> form_path(const FormBounds& bounds);
 //  - The first half of the targets in order is two rungs below the other half. The variants are
 //    smaller than those of all targets one rung down, so they are read sooner.
 // Each has as many KV blocks as fit, but no more than the last form of the path.
-std::vector<Form> forms_beside(const FormBounds& bounds, const std::vector<Form>& path);
+std::vector<Form> forms_off_path(const FormBounds& bounds, const std::vector<Form>& path);
 
 }  // namespace protean

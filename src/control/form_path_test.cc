@@ -93,13 +93,13 @@ TEST(FormPath, KeepsTheLimitOfKvBlocks) {
   EXPECT_EQ(path_to(bounds, Precision::kW4).back().kv.blocks, bounds.most_kv_blocks);
 }
 
-TEST(FormsBeside, LowerTheEmbeddingsAloneOrHalfOfTheLayersByTwoRungs) {
+TEST(FormsOffPath, LowerTheEmbeddingsAloneOrHalfOfTheLayersByTwoRungs) {
   FormBounds bounds = bounds_for_test(16);
   const auto labels = [&](std::vector<Precision> ladder) {
     bounds.ladder = std::move(ladder);
     const std::vector<Form> path = form_path(bounds);
     std::vector<std::string> found;
-    for (const Form& form : forms_beside(bounds, path)) {
+    for (const Form& form : forms_off_path(bounds, path)) {
       found.push_back(precision_label(form));
       EXPECT_GE(form.kv.blocks, path.front().kv.blocks) << found.back();
       EXPECT_LE(form.kv.blocks, path.back().kv.blocks) << found.back();
@@ -121,11 +121,11 @@ TEST(FormsBeside, LowerTheEmbeddingsAloneOrHalfOfTheLayersByTwoRungs) {
   EXPECT_EQ(labels(ladder), Labels{}) << "the path leads there";
 }
 
-TEST(FormsBeside, LeaveTheEmbeddingsIfKvCannotLendTheirPages) {
+TEST(FormsOffPath, LeaveTheEmbeddingsIfKvCannotLendTheirPages) {
   const FormBounds bounds = bounds_for_test(16, 0.03);
-  const std::vector<Form> beside = forms_beside(bounds, form_path(bounds));
-  ASSERT_EQ(beside.size(), 1U);
-  EXPECT_EQ(precision_label(beside.front()), "bf16:8+w4:8");
+  const std::vector<Form> forms = forms_off_path(bounds, form_path(bounds));
+  ASSERT_EQ(forms.size(), 1U);
+  EXPECT_EQ(precision_label(forms.front()), "bf16:8+w4:8");
 }
 
 FormBounds mixed_bounds(std::vector<LayerPrecision> layers, std::vector<Precision> ladder) {

@@ -9,7 +9,9 @@
 namespace protean {
 namespace {
 
-constexpr int kRounds = 40;        // at most; until slowdowns settle
+// Most rounds until slowdowns settle. They only grow and are bounded, because no model is busy for
+// more than all of the time; what the last round found is taken.
+constexpr int kRounds = 40;
 constexpr double kSettled = 1e-6;  // change of a slowdown that is none
 
 // Where a model computes, and the share of the time in which it would be busy alone.

@@ -147,7 +147,7 @@ MorphPolicy::MorphPolicy(const PolicyOptions& options, const FormBounds& bounds,
       last_bytes = bytes;
     }
   }
-  for (Form& form : forms_beside(bounds, path_)) {
+  for (Form& form : forms_off_path(bounds, path_)) {
     candidates_.push_back(candidate_of(std::move(form)));
   }
   std::stable_sort(

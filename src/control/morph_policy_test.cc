@@ -188,7 +188,7 @@ TEST_F(Decide, AWayUpThatLowersSomeLayersTakesNoKvInUse) {
   none_free.budget.pages -= none_free.budget.reserve;
   none_free.budget.reserve = 0;
   const MorphPolicy tight(options_for(MorphMode::kBalanced), none_free, {.most_sequences = 64});
-  Situation now = at(forms_beside(none_free, tight.path()).back());
+  Situation now = at(forms_off_path(none_free, tight.path()).back());
   const auto verdict = [&] {
     const auto forms = tight.explain(speed, load_of(24), now).predictions;
     const auto eight = std::find_if(forms.begin(), forms.end(), [](const FormPrediction& form) {

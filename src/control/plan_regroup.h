@@ -18,7 +18,7 @@ bool of_equal_devices(std::span<const Form> homes);
 // Returns the form of replicas whose devices have joined: the devices of the first replica, then
 // those of the second. Each replica's copy stays whole.
 Form joined_form(std::span<const Form> homes);
-// The same for replicas of equal form.
+// Returns the form of joined replicas that all have the form `home`.
 Form joined_form(const Form& home, int homes);
 
 // Returns the form of joined replicas that have dropped all but one copy. By shards, the devices

@@ -7,10 +7,13 @@
 namespace protean {
 namespace {
 
+// Prediction goes on in slices of time, in each of which load and queue are even. The first is as
+// long as some steps; since each is longer than the one before, about 22 reach the horizon.
 constexpr double kFirstSliceS = 0.05;
 constexpr double kSliceGrowth = 1.3;
-constexpr double kUnknownCapacity = 1e9;
-constexpr double kNoQueue = 0.01;  // requests
+constexpr double kUnknownCapacity =
+    1e9;                           // requests/s of steps without a known cost: above any load
+constexpr double kNoQueue = 0.01;  // requests, whose number is a mean here
 
 // Returns log(P(X > z)) of a standard normal X.
 double log_normal_tail(double z) {

@@ -19,8 +19,8 @@ struct LayerRange {
   int end = 0;
 };
 
-// Gives the device these layers and no others. Of those that it lacks it gets the shards that it
-// has of its own.
+// Lets the device hold exactly these layers. A layer that it lacked gets the shards that the device
+// holds of its other layers.
 void hold_layers(Holding& holding, const LayerRange& range) {
   const Holding::Layer own = *std::find_if(holding.layers.begin(), holding.layers.end(),
                                            [](const auto& held) { return !held.empty(); });
@@ -126,8 +126,8 @@ int layers_lacking(std::span<const StageRange> stages, std::span<const LayerRang
   return lacking;
 }
 
-// Returns the layers of each stage so that all have equally many, or one more: such as it holds, if
-// that can be, else so that stages lack few.
+// Returns the layers of each stage, equally many or one more. Prefers a division in which stages
+// keep the layers that they hold, else the one in which they lack the fewest.
 std::optional<std::vector<LayerRange>> balanced_order(std::span<const StageRange> stages,
                                                       int layers) {
   const int count = static_cast<int>(stages.size());

@@ -8,8 +8,8 @@
 namespace protean {
 namespace {
 
-constexpr double kFirstBinNs = 10.0 * kNsPerUs;
-constexpr double kBinGrowth = 1.15;
+constexpr double kFirstBinNs = 10.0 * kNsPerUs;  // shorter than any time that is watched
+constexpr double kBinGrowth = 1.15;              // a quantile is off by half of it, 7 %, at most
 
 TimeNs slice_length(TimeNs length_ns, std::int64_t slices) {
   check(length_ns >= slices, "a window is longer than its slices");

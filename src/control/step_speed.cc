@@ -75,8 +75,10 @@ double StepSpeed::prefill_s(const StepPrecision& precision, const Batch& batch) 
 }
 
 double StepSpeed::copy_bytes_per_s() const {
-  constexpr double kGuess = 5e8;
-  return cost_.copy_bytes_per_us > 0 ? cost_.copy_bytes_per_us * kUsPerS : kGuess;
+  // Where no copy was timed: low for any machine, so that no morph pays less than it is predicted
+  // to.
+  constexpr double kUntimedBytesPerS = 5e8;
+  return cost_.copy_bytes_per_us > 0 ? cost_.copy_bytes_per_us * kUsPerS : kUntimedBytesPerS;
 }
 
 int StepSpeed::prompt_tokens_within(const StepPrecision& precision, double step_s_wanted,

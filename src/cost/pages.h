@@ -42,7 +42,7 @@ std::int64_t kv_pages_on(const ModelSpec& spec, const Form& form, int device,
                          std::int64_t page_bytes);
 std::int64_t pages_on(const ModelSpec& spec, const Form& form, int device, std::int64_t page_bytes);
 
-// The same for the device that has most: weights, and all that a form needs.
+// Returns the pages of the device that has most: of weights, and of all that a form needs.
 std::int64_t weight_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 std::int64_t form_pages(const ModelSpec& spec, const Form& form, std::int64_t page_bytes);
 

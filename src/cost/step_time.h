@@ -121,6 +121,7 @@ struct ModelPart {
 // Predicts the time of a part of the model, which takes its share of the whole model's time.
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision,
                   const ModelPart& part);
+// Predicts the time of a step of the whole model on the devices of which `cost` tells.
 double predict_us(const StepCost& cost, const StepPlan& plan);
 
 }  // namespace protean

@@ -15,7 +15,8 @@ void add_read(double first, double end, double share_of_layers, StepWork& work) 
                     (std::ceil(end / kKvTileTokens) - std::floor(first / kKvTileTokens));
 }
 
-// Sums first_position + i + 1, the positions that the i-th token of a slice sees.
+// Adds the attention of a slice: the sum of first_position + i + 1, the positions that its i-th
+// token sees.
 void add_attention(const SequenceSlice& slice, double share_of_layers, StepWork& work) {
   const double count = slice.token_count;
   const double before = slice.first_position;
@@ -23,7 +24,7 @@ void add_attention(const SequenceSlice& slice, double share_of_layers, StepWork&
   add_read(0, before + count, share_of_layers, work);
 }
 
-// The same with each token seeing at most `window` positions.
+// Adds the attention of a slice each of whose tokens sees at most `window` positions.
 void add_windowed(const SequenceSlice& slice, int window, double share_of_layers, StepWork& work) {
   const double count = slice.token_count;
   const double before = slice.first_position;

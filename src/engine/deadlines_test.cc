@@ -296,7 +296,7 @@ TEST(Deadlines, NoRequestStarves) {
   TimedEngine timed(config);
   timed.arrive(1, 10, 2);
   timed.arrive(2, 10, 2);
-  const TimeNs patience_ns = config.default_first_token_ns;
+  const TimeNs patience_ns = kDefaultFirstTokenNs;
   for (std::uint64_t id = 10; timed.now_ns < 2 * patience_ns; ++id) {
     timed.arrive(id, 10, 2, {.first_token_ns = timed.now_ns + 500 * kNsPerMs});
     timed.run_until(timed.now_ns +

@@ -43,7 +43,6 @@ Engine::Engine(const EngineConfig& config, Executor& executor, TokenSink& sink)
     : replica_(config.replica),
       block_tokens_(config.scheduler.block_tokens),
       max_in_flight_(config.max_in_flight),
-      default_first_token_ns_(config.default_first_token_ns),
       scheduler_(config.scheduler),
       executor_(executor),
       sink_(sink),
@@ -164,7 +163,7 @@ TimeNs Engine::expected_wait_ns() {
 TimeNs Engine::due_ns_of(const Deadlines& deadlines, const PromptWork& prompt,
                          TimeNs now_ns) const {
   return deadlines.first_token_ns >= 0 ? std::max(now_ns, latest_start_ns(deadlines, prompt))
-                                       : now_ns + default_first_token_ns_;
+                                       : now_ns + kDefaultFirstTokenNs;
 }
 
 void Engine::on(Arrival& arrival) {

@@ -28,12 +28,13 @@
 
 namespace protean {
 
+// The time within which a request without a deadline is due. Requests that are due earlier come
+// before it, so that no request waits forever behind others of its priority.
+inline constexpr TimeNs kDefaultFirstTokenNs = 10 * kNsPerS;
+
 struct EngineConfig {
   SchedulerConfig scheduler;
-  int max_in_flight = 1;  // steps started and not done; each pipeline stage needs one
-  // The time within which a request without a deadline is due. Requests that are due earlier come
-  // before it, so that no request waits forever behind others of its priority.
-  TimeNs default_first_token_ns = 10 * kNsPerS;
+  int max_in_flight = 1;             // steps started and not done; each pipeline stage needs one
   std::optional<MorphConfig> morph;  // without it, the form never changes
   StepCost step_cost;            // what steps of this model cost on this machine; all 0: not known
   StepCost path_cost;            // in a pipeline, through all stages; all 0: there is one stage
@@ -144,7 +145,7 @@ class Engine {
   bool holds(const HeldBlock& held) const { return scheduler_.holds(held); }
   void lend(std::span<const BlockId> blocks) { scheduler_.lend(blocks); }
   std::int64_t longest() const { return scheduler_.longest(); }
-  // Returns what goes on in an engine that succeeds this one without its requests.
+  // Returns the totals that continue in the engine that takes over, without requests.
   EngineState counters() const;
   const SchedulerConfig& limits() const { return scheduler_.config(); }
   // Requests that need more blocks than `now` are refused, as kUnavailable up to `later`. An engine
@@ -248,7 +249,6 @@ class Engine {
   const ReplicaId replica_;
   const int block_tokens_;
   const int max_in_flight_;
-  const TimeNs default_first_token_ns_;
   Scheduler scheduler_;
   Executor& executor_;
   TokenSink& sink_;

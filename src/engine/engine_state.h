@@ -25,7 +25,7 @@ struct EngineState {
   std::optional<QueueTimes> times;
 };
 
-// The same as join_homes() and split_homes() of SchedulerState, with the requests.
+// Join and split engines as join_homes() and split_homes() of SchedulerState do, with the requests.
 EngineState join_homes(std::vector<EngineState> homes, const HomeBlocks& blocks);
 
 struct EngineStates {

@@ -134,8 +134,8 @@ bool FormSteering::kv_comes_back() const {
   return config_.bounds.budget.pages < own_pages() && (!pin_ || memory_.kv.pin_grows);
 }
 
-// Returns true if all requests that were accepted fit the present weights once other models have
-// returned the model's own memory, so that it is that for which the larger ones wait.
+// Returns true if every accepted request fits next to the present weights once other models have
+// returned this model's pages. Larger requests then wait for these pages.
 bool FormSteering::own_memory_suffices() const {
   return kv_comes_back() && !memory_.wanted.own_is_lost &&
          with_kv_in(run_.committed(), own_pages()).kv.blocks >= scheduler_.largest_need();

@@ -24,7 +24,7 @@ struct KvResizes {
   bool waits = false;      // for free pages: a step of KV failed, or pages came during a hold
 };
 
-// What other models were told of this one's memory.
+// The latest report of this model's memory to the other models.
 struct MemoryReport {
   MemoryUse latest;
   TimeNs at_ns = -kNsPerS;

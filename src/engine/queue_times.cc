@@ -6,7 +6,7 @@
 namespace protean {
 namespace {
 
-constexpr int kLeastPromptTokens = 16;
+constexpr int kLeastPromptTokens = 16;  // of a step: prompts get on although steps are too long
 
 PromptWork prompts_of(const Backlog& backlog) {
   return {static_cast<double>(backlog.prompts), static_cast<double>(backlog.tokens),
@@ -42,7 +42,8 @@ TimeNs QueueTimes::first_token_ns(const Backlog& before, const PromptWork& promp
   if (before.without_place == 0 || before.running == 0) {
     return ns_of(computing_s);
   }
-  // One of the running sequences ends each time that they have drawn what one of them still draws.
+  // Assumes that answers end evenly: one each time that the running sequences together have drawn
+  // as many tokens as one of them lacks.
   const auto of_one = [](std::int64_t tokens, int sequences) {
     return sequences > 0 ? static_cast<int>(tokens / sequences) : 0;
   };

@@ -7,7 +7,9 @@
 namespace protean {
 namespace {
 
-constexpr double kShortOfBlocks = 3;  // free blocks for each request
+// Free blocks for each request, below which a replica gives requests away (a parameter of Llumnix,
+// section 4.4).
+constexpr double kShortOfBlocks = 3;
 
 // Returns the freeness of a replica that has so many blocks in use and requests more.
 double freeness_with(Observation load, std::int64_t blocks, int requests) {

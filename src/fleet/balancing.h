@@ -26,6 +26,7 @@ struct Dispatch {
 };
 
 std::string_view to_string(MigratePolicy policy);
+// Reads the value of --migrate. Fails with an error that lists all values.
 Result<MigratePolicy> parse_migrate(std::string_view name);
 
 // A replica as the balancing policy sees it.

@@ -66,8 +66,8 @@ std::vector<ReplicaId> DeviceWatch::holding_up(const std::vector<ReplicaId>& sus
   return guilty;
 }
 
-// Adds the replicas that must still meet these ones, or others that must meet these, because their
-// group has parted.
+// Adds every replica that parted from one of these and has not met it since, directly or through
+// others.
 std::vector<ReplicaId> DeviceWatch::with_partings(std::vector<ReplicaId> replicas) const {
   for (std::size_t before = 0; before != replicas.size();) {
     before = replicas.size();

@@ -10,7 +10,7 @@
 namespace protean {
 namespace {
 
-constexpr double kRestoreBelowShare = 0.5;
+constexpr double kRestoreBelowShare = 0.5;  // of KV (KunServe section 4.4)
 
 // The released code's numbers (kunserve_config).
 constexpr double kFullShare = 0.95;

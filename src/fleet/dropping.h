@@ -24,6 +24,7 @@ enum class DropPolicy : std::uint8_t {
 };
 
 std::string_view to_string(DropPolicy policy);
+// Reads the value of --drop. Fails with an error that lists all values.
 Result<DropPolicy> parse_drop(std::string_view name);
 
 // A replica or group as the policy sees it. One that changes counts with the KV that it will have:
@@ -73,8 +74,8 @@ std::optional<GroupWish> choose_restore(std::span<const DropCandidate> candidate
 // demand is 95 % of their KV and their queued requests need at least what is free. Groups by layers
 // vote to restore if they have no queued request, at most half of the KV that their replicas have
 // without a drop is in use, and their demand has fallen over the latest 30 samples, one every half
-// second. A vote is carried by half of those that may vote. Then all drop, each with its neighbour
-// of equal size, or all restore.
+// second. A vote is carried by half of those that may vote, rounded down, but at least one. Then
+// all drop, each with its neighbour of equal size, or all restore.
 class DropVote {
  public:
   // Returns the groups that form or part; nothing if no vote is carried, or the latest one was less

@@ -444,8 +444,8 @@ std::optional<TimeNs> Fleet::next_deadline_ns() const {
   return next_ns;
 }
 
-// Returns a batch without outputs. It shows the replica's load as it is now, so it must be made
-// when all that it tells has happened.
+// Returns a batch without outputs that shows the replica's load. Everything that it tells must have
+// happened before.
 OutputBatch Fleet::batch_of(ReplicaId replica, TimeNs now_ns) const {
   OutputBatch batch{.at_ns = now_ns, .replica = replica};
   batch.observation = at(replica).observe();

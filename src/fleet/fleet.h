@@ -38,9 +38,9 @@ namespace protean {
 // with its ReplicaId, and sends all outputs to one sink, each batch with its ReplicaId.
 //
 // An Arrival goes to the replica that the router chooses among those that would accept it. If all
-// would refuse it, it waits for a group of replicas that can hold it if the scale policy may form
-// one, else one of them refuses it. A request that waits in one replica moves to another
-// that has room for it and is predicted to give its first token sooner. A request that decodes
+// would refuse it and the scale policy may form a group that can hold it, it waits for that group.
+// Otherwise one of them refuses it. A request that waits in one replica moves to another that has
+// room for it and is predicted to give its first token sooner. A request that decodes
 // moves with its KV if an operator asks for it, or if the policy finds its replica short of KV and
 // another one not; either may be a group. Outputs of one request are in order, and every
 // Accepted is followed by exactly one Finished, whichever replicas the request was in (invariant

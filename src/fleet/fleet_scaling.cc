@@ -8,7 +8,8 @@
 namespace protean {
 namespace {
 
-constexpr int kMostAttempts = 4;  // to form a group for a held request
+// Attempts to form a group for a held request. GroupAttempts pauses 1, 2 and 4 s between them.
+constexpr int kMostAttempts = 4;
 
 }  // namespace
 

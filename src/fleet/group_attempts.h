@@ -27,12 +27,11 @@ class GroupAttempts {
     awaited_ = {.replicas = replicas, .at = at};
   }
   void held_anywhere() { awaited_.at.reset(); }
-  // Returns true if held requests have waited for a change that has failed: the first failure of
-  // the change that was asked for them, and each one after which a change is stuck that they wait
-  // for.
+  // Returns true if the failure is one for which held requests have waited: the first of the change
+  // that was asked for them, and each that leaves stuck a change that they wait for.
   bool counts(const Grouping::Failure& failure);
-  // Returns true if a failure that counts concerns a request that is held so. A stuck change keeps
-  // all from forming groups.
+  // Returns true if a failure that counts concerns a request that is held `at` a replica, or
+  // anywhere. A stuck change keeps all from forming groups.
   bool concerns(const Grouping::Failure& failure, std::optional<ReplicaId> at) const {
     return failure.stuck || at == awaited_.at || (at && will_have(*at));
   }
@@ -40,7 +39,7 @@ class GroupAttempts {
   void forget_ended(const Grouping& grouping);
 
  private:
-  static constexpr int kMostDoublings = 5;
+  static constexpr int kMostDoublings = 5;  // of a pause of 1 s, to 32 s
 
   // The group that was asked for held requests, while it forms.
   struct Awaited {

@@ -82,8 +82,8 @@ ReplicaFailure Grouping::mend(ReplicaId replica) {
   return failure;
 }
 
-// Makes the groups in which these replicas are, or which they become by a change that goes on, the
-// wanted ones, and those of others that were to be in a group with them.
+// Makes the present groups of these replicas the wanted ones; a group that is forming counts as
+// formed. So do the groups of all replicas that were wanted in one group with them.
 void Grouping::keep_groups(std::set<ReplicaId> kept) {
   Shapes ahead = shapes();
   for (const auto& running : running_) {

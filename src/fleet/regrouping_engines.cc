@@ -11,7 +11,9 @@
 namespace protean {
 namespace {
 
-constexpr TimeNs kRetryNs = 20 * kNsPerMs;  // doubled for each attempt in a row
+// The first wait, doubled for each attempt in a row: about a step, since the end of one request may
+// let the next attempt succeed.
+constexpr TimeNs kRetryNs = 20 * kNsPerMs;
 
 }  // namespace
 

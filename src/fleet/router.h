@@ -22,6 +22,7 @@ enum class RouterPolicy : std::uint8_t {
 };
 
 std::string_view to_string(RouterPolicy policy);
+// Reads the value of --router. Fails with an error that lists all values.
 Result<RouterPolicy> parse_router(std::string_view name);
 
 // A replica as the router sees it when a request arrives.

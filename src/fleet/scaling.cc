@@ -7,7 +7,7 @@
 namespace protean {
 namespace {
 
-constexpr double kMostUsedShare = 0.5;
+constexpr double kMostUsedShare = 0.5;  // of KV in a group that parts (AMOEBA section 3.3)
 
 // Returns the least loaded candidates of this size; nothing if there are fewer than `count`.
 std::optional<std::vector<ReplicaId>> least_loaded(std::span<const ScaleCandidate> candidates,

@@ -26,6 +26,7 @@ enum class ScalePolicy : std::uint8_t {
 };
 
 std::string_view to_string(ScalePolicy policy);
+// Reads the value of --scale. Fails with an error that lists all values.
 Result<ScalePolicy> parse_scale(std::string_view name);
 
 // Returns how the groups that the policy forms divide the model.

@@ -50,7 +50,7 @@ class Succession {
   // The former's devices have failed, and its engine has given up its requests, which are to be
   // adopted afterwards. Returns false if nothing succeeds it.
   bool replace_failed(const ReplicaFailure& failure, TimeNs now_ns);
-  // The same for devices that failed before. Must not be running.
+  // Replaces devices that failed before. No succession may be running.
   void replace(const Member& by, ReplicaFailure failure, TimeNs now_ns);
 
   // Says whether another executor is to succeed one whose devices have failed.

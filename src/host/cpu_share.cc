@@ -118,13 +118,13 @@ Result<std::vector<CpuShare>> divide_cpus(const Machine& machine, const ComputeO
     return std::vector<CpuShare>(count, {.threads = std::max(1, options.threads), .where = all});
   }
   const std::vector<std::size_t> bounds = bounds_for(*cpus, count);
-  const std::size_t units = bounds.size() - 1;
+  const std::size_t pieces = bounds.size() - 1;
   const auto total = static_cast<int>(cpus->size());
   const int busy = std::min(total, machine.cores);  // limited by the quota
   std::vector<CpuShare> shares;
   for (std::size_t device = 0; device < count; ++device) {
-    const std::size_t begin = bounds[device * units / count];
-    const std::size_t end = bounds[(device + 1) * units / count];
+    const std::size_t begin = bounds[device * pieces / count];
+    const std::size_t end = bounds[(device + 1) * pieces / count];
     const auto all = static_cast<int>(end - begin);
     CpuShare share{
         .threads = options.threads > 0 ? options.threads : std::max(1, all * busy / total),

@@ -5,24 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
 #include "device/cpu/seat.h"
+#include "host/cgroup.h"
 
 namespace protean {
 namespace {
-
-std::optional<std::int64_t> read_number(const std::string& path) {
-  std::int64_t value = 0;
-  if (std::ifstream file(path); file >> value) {
-    return value;
-  }
-  return std::nullopt;  // the file is missing or holds "max"
-}
 
 std::int64_t system_free_bytes() {
   std::ifstream file("/proc/meminfo");
@@ -36,48 +28,8 @@ std::int64_t system_free_bytes() {
   return 0;
 }
 
-// Returns the folder of this process's cgroup, which systemd and containers limit.
-std::string cgroup_folder() {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("0::")) {
-      return "/sys/fs/cgroup" + line.substr(3);
-    }
-  }
-  return "/sys/fs/cgroup";
-}
-
-// Returns the page cache, which counts as used but is reclaimed on demand.
-std::int64_t reclaimable_bytes(const std::string& folder) {
-  std::ifstream file(folder + "/memory.stat");
-  std::int64_t sum = 0;
-  std::int64_t value = 0;
-  for (std::string key; file >> key >> value;) {
-    sum += key == "inactive_file" || key == "active_file" ? value : 0;
-  }
-  return sum;
-}
-
-std::int64_t container_free_bytes(const std::string& folder) {
-  const auto limit = read_number(folder + "/memory.max");
-  const auto used = read_number(folder + "/memory.current");
-  return limit && used ? std::max<std::int64_t>(0, *limit - *used + reclaimable_bytes(folder))
-                       : std::numeric_limits<std::int64_t>::max();
-}
-
-// Reads cpu.max, such as "200000 100000": microseconds of CPU time, and of the period.
-int container_cores(const std::string& folder) {
-  std::ifstream file(folder + "/cpu.max");
-  double quota = 0;
-  double period = 0;
-  return file >> quota >> period && period > 0
-             ? std::max(1, static_cast<int>(std::ceil(quota / period)))
-             : std::numeric_limits<int>::max();
-}
-
-// Returns the folders with limits: the process's cgroup, and the root that a container sees.
-std::vector<std::string> cgroup_folders() {
-  return {cgroup_folder(), "/sys/fs/cgroup"};
+CgroupLimits own_limits() {
+  return read_cgroup_limits("/proc/self/cgroup", "/sys/fs/cgroup");
 }
 
 }  // namespace
@@ -88,12 +40,9 @@ Machine this_machine() {
     cpus = {0};
   }
   Machine machine{.topology = read_topology("/sys", cpus),
-                  .cores = static_cast<int>(cpus.size()),
+                  .cores = std::min(static_cast<int>(cpus.size()), own_limits().cores),
                   .free_memory_bytes = free_memory_bytes()};
   machine.node_free_bytes = read_free_memory("/sys", machine.topology.memory_nodes);
-  for (const std::string& folder : cgroup_folders()) {
-    machine.cores = std::min(machine.cores, container_cores(folder));
-  }
   return machine;
 }
 
@@ -112,11 +61,7 @@ std::optional<std::int64_t> free_bytes_of_node(const Machine& machine, int node)
 }
 
 std::int64_t free_memory_bytes() {
-  std::int64_t bytes = system_free_bytes();
-  for (const std::string& folder : cgroup_folders()) {
-    bytes = std::min(bytes, container_free_bytes(folder));
-  }
-  return bytes;
+  return std::min(system_free_bytes(), own_limits().free_bytes);
 }
 
 std::int64_t last_level_cache_bytes() {

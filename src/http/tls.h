@@ -8,6 +8,7 @@
 
 namespace protean {
 
+// Files of a server's TLS: both, or neither for plain TCP.
 struct TlsOptions {
   std::string certfile;  // PEM: the server's certificate, then its chain
   std::string keyfile;   // PEM: the certificate's private key, not encrypted

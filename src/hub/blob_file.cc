@@ -56,7 +56,10 @@ Result<BlobFile> BlobFile::open(const std::filesystem::path& path, const RepoFil
 
 Result<bool> BlobFile::read_back() {
   std::vector<char> piece(kPieceBytes);
-  const ssize_t count = ::pread(descriptor_, piece.data(), piece.size(), size_);
+  ssize_t count = 0;
+  do {
+    count = ::pread(descriptor_, piece.data(), piece.size(), size_);
+  } while (count < 0 && errno == EINTR);
   if (count < 0) {
     return failed("read");
   }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <system_error>
 
 namespace protean::hub {
 namespace {
@@ -91,7 +93,15 @@ Result<HubSettings> read_settings(const Environment& environment) {
   }
   settings.cache = expanded(cache.empty() ? hub_home + "/hub" : cache, home);
   settings.offline = is_true(first_of(environment, {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}));
-  if (const int seconds = std::atoi(environment("HF_HUB_DOWNLOAD_TIMEOUT").c_str()); seconds > 0) {
+  if (const std::string text = environment("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {
+    int seconds = 0;
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    if (failed != std::errc() || end != text.data() + text.size() || seconds < 1) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "HF_HUB_DOWNLOAD_TIMEOUT is \"{}\": write a whole number of seconds, at "
+                        "least 1",
+                        text);
+    }
     settings.patience = std::chrono::seconds(seconds);
   }
   const std::string token_path = environment("HF_TOKEN_PATH");

@@ -27,7 +27,8 @@ struct HubSettings {
 using Environment = std::function<std::string(const char* name)>;
 std::string process_environment(const char* name);
 
-// Fails if HF_ENDPOINT is no URL, or if there is no home to keep models in.
+// Fails if HF_ENDPOINT is no URL, if HF_HUB_DOWNLOAD_TIMEOUT is no number of seconds, or if there
+// is no home to keep models in.
 Result<HubSettings> read_settings(const Environment& environment);
 
 }  // namespace protean::hub

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <map>
 
@@ -46,6 +47,19 @@ TEST(HubSettings, TheEndpointIsAUrlWithoutFinalSlash) {
   EXPECT_FALSE(read_settings(of({{"HOME", "/h"}, {"HF_ENDPOINT", "hub.test"}})).ok());
   EXPECT_TRUE(read_settings(of({{"HOME", "/h"}, {"HF_HUB_OFFLINE", "yes"}}))->offline);
   EXPECT_FALSE(read_settings(of({{"HOME", "/h"}, {"HF_HUB_OFFLINE", "0"}}))->offline);
+}
+
+TEST(HubSettings, ATimeoutIsANumberOfSeconds) {
+  const auto of_timeout = [](const std::string& text) {
+    return read_settings(of({{"HOME", "/h"}, {"HF_HUB_DOWNLOAD_TIMEOUT", text}}));
+  };
+  EXPECT_EQ(of_timeout("")->patience, std::chrono::seconds(10));
+  EXPECT_EQ(of_timeout("120")->patience, std::chrono::seconds(120));
+  for (const char* wrong : {"0", "-3", "10x", "abc", "99999999999"}) {
+    const auto settings = of_timeout(wrong);
+    ASSERT_FALSE(settings.ok()) << wrong;
+    EXPECT_NE(settings.error().message.find("HF_HUB_DOWNLOAD_TIMEOUT"), std::string::npos);
+  }
 }
 
 std::string proxy_of(const ProxyRules& rules, std::string_view url) {

@@ -21,6 +21,7 @@
 
 namespace protean::hub {
 
+// A GET, unless `json` or `head` make it a POST or a HEAD.
 struct WebRequest {
   std::string url;
   std::string token;                    // bearer token, sent to the URL's own origin only

@@ -30,7 +30,7 @@ Result<WebUrl> resolve_location(const WebUrl& base, std::string_view location);
 // Percent-encodes all bytes but letters, digits, and "-._~".
 std::string encode_path_word(std::string_view word);
 
-// The same for each word of a path: slashes stay.
+// Percent-encodes each word of a path: slashes stay.
 std::string encode_path(std::string_view path);
 
 // Decodes percent-encoding. A '%' without two hexadecimal digits stays as it is.

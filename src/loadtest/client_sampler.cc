@@ -7,8 +7,8 @@ namespace protean::loadtest {
 namespace {
 
 double draw_gap(const RateWindow& window, Random& random) {
-  return window.shape == GapShape::kGamma ? random.gamma(window.shape_parameter)
-                                          : random.weibull(window.shape_parameter);
+  return window.gaps == GapDistribution::kGamma ? random.gamma(window.shape_parameter)
+                                                : random.weibull(window.shape_parameter);
 }
 
 // Returns the last length window that begins at or before `at_ns`, else the first one.

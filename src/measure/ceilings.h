@@ -15,7 +15,7 @@ struct Ceilings {
   double read_bytes_per_s = 0;
   double operations_per_s = 0;       // a multiply-add counts as two; operands come from L1
   double int8_operations_per_s = 0;  // AMX only; 0 without AMX
-  // The same of AMX with operands that stay in tiles, which no product can reach.
+  // Operations of AMX with operands that stay in tiles, which no product can reach.
   double tile_operations_per_s = 0;
   double tile_int8_operations_per_s = 0;
 };

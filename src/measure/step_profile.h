@@ -20,7 +20,7 @@ struct StepProfileOptions {
   bool fingerprint = false;  // make one too, and compare it with the whole model
 };
 
-// The same result as text and as a JSON object.
+// What a profile of steps found, as text and as a JSON object that say the same.
 struct StepReport {
   std::string text;
   boost::json::object json;

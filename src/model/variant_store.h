@@ -84,11 +84,11 @@ class VariantStore {
   using Progress = std::function<void(std::int64_t done, std::int64_t total)>;  // in components
   Status pack_missing(const Progress& progress = {});
 
-  // The same in pieces, for a thread that has other tasks too. plan_packing() makes room and
-  // returns the variants to pack, those of each precision in `order`; pack_planned() packs one of
-  // them, or finds that another process has. It fails with kUnavailable if `pace` says stop or
-  // another thread wants to read a checkpoint, and may then be called again. end_packing() gives up
-  // the rest of the plan.
+  // Packs as pack_missing() does, in pieces, for a thread that has other tasks too. plan_packing()
+  // makes room and returns the variants to pack, those of each precision in `order`; pack_planned()
+  // packs one of them, or finds that another process has. It fails with kUnavailable if `pace` says
+  // stop or another thread wants to read a checkpoint, and may then be called again. end_packing()
+  // gives up the rest of the plan.
   Result<std::vector<ComponentVariant>> plan_packing(std::span<const SwapTarget> order);
   Status pack_planned(const ComponentVariant& which, const Pace& pace);
   void end_packing();
@@ -106,9 +106,10 @@ class VariantStore {
   const ModelIdentity& source_at(Precision precision) const {
     return sources_.at(weight_only(precision)).identity;
   }
-  std::int64_t packed_on_demand() const {
-    return packed_on_demand_;
-  }  // because disk did not have them
+
+  // For tests: the variants that read() packed because disk did not have them, and the files that
+  // it found damaged. The log and the remarks of read() tell users of both.
+  std::int64_t packed_on_demand() const { return packed_on_demand_; }
   std::int64_t damaged_found() const { return damaged_found_; }
 
  private:

@@ -22,7 +22,8 @@ struct FingerprintOptions {
   // that cannot be divided have none.
   std::vector<CpuShare> sharing = {};
   int max_model_len = 4096;
-  // Steps are timed again while this is not used up, loading included, `patience_s` excluded.
+  // Steps are timed again while this is not used up, loading included, `patience_s` excluded. Only
+  // tests, which want each step timed once, set it.
   double budget_s = 2.6;
   // Asked before each timed run and each component that is loaded. Times during which requests came
   // are discarded.

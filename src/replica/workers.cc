@@ -239,7 +239,7 @@ BackgroundTask pack_in_background(const ReplicaOptions& options,
       });
 }
 
-// Returns the options of a replica that begins with the memory that it has of those which trade it.
+// Returns the options of a replica that starts with its present quota of traded memory.
 // The weights always fit: a model keeps what its highest precision needs.
 ReplicaOptions with_memory(ReplicaOptions options, const ModelMemory::Lease& memory) {
   MorphConfig& morph = *options.morph;

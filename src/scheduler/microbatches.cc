@@ -10,7 +10,7 @@
 namespace protean {
 
 int longest_whole(double sequences, int budget, int floor) {
-  constexpr double kShareOfSequences = 2;
+  constexpr double kShareOfSequences = 2;  // of the released code, like the rule
   const auto share = static_cast<int>(kShareOfSequences / std::max(1.0, sequences) * budget);
   return std::max(1, std::min(std::max(share, floor), budget / 2));
 }

@@ -12,7 +12,7 @@ namespace protean {
 
 namespace {
 
-constexpr double kRecentPrompts = 32;
+constexpr double kRecentPrompts = 32;  // over which the prefix cache's hits are averaged
 
 }  // namespace
 

@@ -26,8 +26,9 @@
 
 namespace protean {
 
+// Limits of one scheduler, which never change but for the KV cache.
 struct SchedulerConfig {
-  std::int64_t kv_blocks = 0;
+  std::int64_t kv_blocks = 0;          // at the start
   std::int64_t largest_kv_blocks = 0;  // the KV cache may grow to this, if it is more
   int block_tokens = 16;
   int max_num_seqs = 256;             // sequences in one step
@@ -274,7 +275,7 @@ class Scheduler {
 
   // Limits the prompt tokens of each later step; the least limit is 1.
   void limit_prompts(int tokens) { budget_.limit_prompts(tokens); }
-  // The same for all tokens of each later step.
+  // Limits all tokens of each later step.
   void limit_steps(int tokens) { budget_.limit_steps(tokens); }
 
   // Sets the precisions of later steps. Blocks of other precisions are not reused (invariant 5).

@@ -230,8 +230,8 @@ class Divider {
     }
   }
 
-  // Chooses a block of its home for each needed block that lies elsewhere: one that holds nothing,
-  // else one that leaves the home, else the cached one that is longest free.
+  // Chooses a block of its home for each needed block that lies elsewhere: an empty one, else one
+  // that another home takes, else the cached one that was freed first.
   void choose_destinations() {
     const auto blocks = static_cast<BlockId>(homes_.blocks.total());
     overwritten_.assign(at(blocks), false);

@@ -9,7 +9,8 @@
 
 namespace protean {
 
-// Waiting sequences that a step may pass over because they wait for others' prompts.
+// Waiting sequences that a step may pass over because they wait for others' prompts. Bounds the
+// time in which a step is planned.
 inline constexpr int kPassedOver = 64;
 
 // The sequences that wait for admission, in the order of their places. Owns none of them.

@@ -10,9 +10,9 @@
 
 namespace protean {
 
-// A model of a server: its service, and where its engines emit from their thread. What refers to
-// the model shares it: answers, work in the background, outputs that were not delivered, and the
-// loader of its engines. So it outlives its removal as long as one of them needs it.
+// A model of a server: its service, and the sink of its engines' outputs, which they call from
+// their thread. Answers, background work, undelivered outputs and the loader share it, so it
+// outlives its removal while one of them needs it.
 struct Host final : TokenSink, std::enable_shared_from_this<Host> {
   using Post = std::function<void(std::shared_ptr<Host> to, OutputBatch batch)>;
 

@@ -69,8 +69,8 @@ struct IntentWish {
   int batch = 0;  // requests at once
   int prompt_tokens = 0;
   int output_tokens = 0;
-  double output_quantile =
-      0;  // share of the answers that are no longer; 0: output_tokens is no such
+  // Share of the answers that have at most output_tokens tokens; 0: output_tokens is a mean.
+  double output_quantile = 0;
   std::optional<PlannedMove> move = {};  // what was chosen already; nothing: a plan is to choose
   bool requests_wait = false;            // for the model, which serves nowhere until it is placed
 };

@@ -25,8 +25,8 @@ namespace json = boost::json;
 constexpr TimeNs kLeavingLookNs =
     kNsPerS / 20;  // between looks at whether a model's requests ended
 
-constexpr std::size_t kLongestName = 256;  // bytes
-constexpr std::int64_t kMostShownDeployments = 32;
+constexpr std::size_t kLongestName = 256;          // bytes
+constexpr std::ptrdiff_t kMostShownFailures = 32;  // of deployments
 
 bool is_control(char letter) {
   const auto value = static_cast<unsigned char>(letter);
@@ -215,8 +215,7 @@ void Residents::deployed(std::shared_ptr<Host> host, bool loaded) {
     if (taken_back) {
       log::info("the deployment of {} is taken back", names.front());
     } else if (taken != names.end()) {
-      deploying_[names.front()] = {DeployJob::State::kFailed,
-                                   fmt::format("another model is named \"{}\"", *taken)};
+      show_failure(names.front(), fmt::format("another model is named \"{}\"", *taken));
     }
     loader_->remove(hosts_.size() - 1);
     hosts_.back() = nullptr;
@@ -231,7 +230,21 @@ void Residents::deployed(std::shared_ptr<Host> host, bool loaded) {
   look();
 }
 
-// A failure is shown until another deployment takes its name or it is removed; of many, some go.
+void Residents::show_failure(const std::string& name, std::string error) {
+  deploying_[name] = {
+      .state = DeployJob::State::kFailed, .error = std::move(error), .failure = ++failures_};
+  std::vector<std::map<std::string, DeployJob>::iterator> failed;
+  for (auto job = deploying_.begin(); job != deploying_.end(); ++job) {
+    if (job->second.state == DeployJob::State::kFailed) {
+      failed.push_back(job);
+    }
+  }
+  if (std::ssize(failed) > kMostShownFailures) {
+    deploying_.erase(
+        *std::ranges::min_element(failed, {}, [](const auto& job) { return job->second.failure; }));
+  }
+}
+
 void Residents::failed(const std::string& name, const Error& error) {
   const auto asked = deploying_.find(name);
   if (asked != deploying_.end() && asked->second.state == DeployJob::State::kTakenBack) {
@@ -240,16 +253,7 @@ void Residents::failed(const std::string& name, const Error& error) {
     return;
   }
   log::error("{} is not deployed: {}", name, error.message);
-  while (std::ssize(deploying_) > kMostShownDeployments) {
-    const auto old = std::find_if(deploying_.begin(), deploying_.end(), [](const auto& one) {
-      return one.second.state == DeployJob::State::kFailed;
-    });
-    if (old == deploying_.end()) {
-      break;
-    }
-    deploying_.erase(old);
-  }
-  deploying_[name] = {DeployJob::State::kFailed, error.message};
+  show_failure(name, error.message);
 }
 
 void Residents::cancel_all(const ApiError& why) {

@@ -4,6 +4,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/json/array.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -64,7 +65,8 @@ struct ProfileJob {
 struct DeployJob {
   enum class State { kUnderWay, kTakenBack, kFailed };
   State state = State::kUnderWay;
-  std::string error = {};  // of kFailed
+  std::string error = {};     // of kFailed
+  std::uint64_t failure = 0;  // of kFailed: the number of the failure, in order of time
   JobProgress progress = {};
 };
 
@@ -78,7 +80,7 @@ class Residents {
   // Lets go of requests that have not ended.
   ~Residents();
 
-  // Those that serve.
+  // Returns the models that serve.
   Models& models() { return models_; }
 
   // From now on models may sleep, come and go. The loader outlives the use of this object; null:
@@ -125,7 +127,8 @@ class Residents {
   const ListConfigurations& configurations_of(const Service& service) const {
     return hosts_[place_of(service)]->configurations;
   }
-  // The models that do not serve: those that are being deployed or leave, and those that failed.
+  // Returns the models that do not serve: those that are being deployed or leave, and those that
+  // failed.
   boost::json::array absent() const;
 
   // How long loading a model took last; 0 if it was never loaded.
@@ -151,6 +154,8 @@ class Residents {
 
  private:
   void admit(Service& service);
+  // Shows a failed deployment until its name is deployed again or removed, or 32 others fail later.
+  void show_failure(const std::string& name, std::string error);
   void begin_change(Service& service, IntentWish wish);
   void watch_loads();
   bool is_settled() const;
@@ -181,6 +186,7 @@ class Residents {
   Models models_;
   std::vector<std::size_t> leaving_;             // places of models that are removed
   std::map<std::string, DeployJob> deploying_;   // by name
+  std::uint64_t failures_ = 0;                   // deployments that have failed
   std::map<std::string, IntentChange> changes_;  // the latest one, by name
   std::map<std::string, ProfileJob> profiles_;   // the latest one, by name
   std::map<std::string, int> moves_;             // that were begun without an operator, by name

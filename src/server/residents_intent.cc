@@ -252,7 +252,8 @@ IntentChange* Residents::change_of(std::size_t former) {
   return nullptr;
 }
 
-// Returns the same if it has not begun to change what serves, and no requests wait for it.
+// Returns the model's change of intent if it has not begun to change what serves and no requests
+// wait for it; null otherwise.
 IntentChange* Residents::change_to_take_back(std::size_t former) {
   IntentChange* change = change_of(former);
   const bool is_early = change != nullptr && !change->wish.requests_wait &&

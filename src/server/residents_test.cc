@@ -425,30 +425,6 @@ TEST_F(ResidentsTest, DeploymentsAndChangesShowTheirProgress) {
   residents.changing(0, {.loaded = 1});  // of a change that has ended
 }
 
-TEST_F(ResidentsTest, DeploymentsThatFailedAreBoundedAndCanBeRemoved) {
-  const auto status_of = [](const Checked<std::string>& reply) {
-    const ApiError* error = std::get_if<ApiError>(&reply);
-    return error == nullptr ? 200 : error->status;
-  };
-  EXPECT_EQ(status_of(residents.deploy(R"({"name":"a\nb"})")), 400);
-  EXPECT_EQ(
-      status_of(residents.deploy(json::serialize(json::object{{"name", std::string(1'000, 'x')}}))),
-      400);
-  EXPECT_EQ(loader.take(), Asked{});
-  EXPECT_FALSE(residents.take_back("b"));
-  EXPECT_EQ(status_of(residents.deploy(R"({"name":"b"})")), 200);
-  residents.failed("b", {ErrorCode::kNotFound, "no such model"});
-  EXPECT_EQ(residents.absent().size(), 1U);
-  EXPECT_EQ(residents.take_back("b"), "removed");
-  EXPECT_EQ(residents.absent().size(), 0U);
-  for (int i = 0; i < 100; ++i) {
-    const std::string name = "model-" + std::to_string(i);
-    ASSERT_EQ(status_of(residents.deploy(json::serialize(json::object{{"name", name}}))), 200);
-    residents.failed(name, {ErrorCode::kNotFound, "no such model"});
-  }
-  EXPECT_LE(residents.absent().size(), 32U);
-}
-
 struct KnownShare final : TimeShare {
   explicit KnownShare(int begins_with) : now(begins_with) {}
   int priority() const override { return now; }

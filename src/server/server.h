@@ -102,9 +102,10 @@ class Server {
   void deploying(std::string name, const JobProgress& progress);
   void deployed(std::shared_ptr<TokenSink> host, bool loaded);
   void failed(std::string name, Error error);
-  // How far the loader is in serving a model for another intent: it has planned a configuration,
-  // which the model has already, to which its engine is to morph, in which other engines have taken
-  // its requests over, or in which it is opened again; or it cannot.
+  // Tells how far the loader is in serving a model for another intent. planned(): it has chosen a
+  // configuration. kept(): the model has it already. changes(): the way to it, and changing(): how
+  // far that is. succeeded(): other engines have taken the model's requests over. replaced(): the
+  // model is opened in it. not_replaced(): it fails.
   void planned(std::size_t model, IntentPlan plan);
   void changes(std::size_t model, ConfigurationChange how);
   void changing(std::size_t model, const JobProgress& progress);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/test_data.h"
+#include "sim/report_text_for_test.h"
 #include "sim/simulation.h"
 #include "sim/traces_for_test.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fleet/grouped_devices_for_test.h"
+#include "sim/report_text_for_test.h"
 #include "sim/simulation.h"
 
 namespace protean {

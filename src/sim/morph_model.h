@@ -24,8 +24,9 @@ struct MorphCost {
   // KV of preempted requests comes back from host memory at this rate, to each device, while others
   // compute (InferCept); 0: it is computed again.
   double swap_bytes_per_us = 0;
-  double step_slowdown = 0;        // share by which a step that begins during a copy takes longer
-  double page_us = 2;              // time to attach one page to the KV cache
+  double step_slowdown = 0;  // share by which a step that begins during a copy takes longer
+  double page_us = 2;        // time to attach one page to the KV cache
+  // For tests of failures; no flag sets them.
   double failure_probability = 0;  // share of preparations that fail
   TimeNs failing_until_ns = 0;     // before this time, every preparation fails
 };

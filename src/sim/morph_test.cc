@@ -9,6 +9,7 @@
 #include "base/repetitions_for_test.h"
 #include "base/test_data.h"
 #include "sim/elastic_scene_for_test.h"
+#include "sim/report_text_for_test.h"
 #include "sim/traces_for_test.h"
 
 namespace protean {

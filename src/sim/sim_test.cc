@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/test_data.h"
+#include "sim/report_text_for_test.h"
 #include "sim/simulation.h"
 #include "sim/traces_for_test.h"
 

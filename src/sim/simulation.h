@@ -40,15 +40,16 @@ struct SimulationConfig {
   Dispatch dispatch;
   StepCost step_cost;      // what steps take; engine.step_cost, if known, is what engines believe
   std::uint64_t seed = 0;  // seed of prompts, output tokens and cancels
-  int shared_prefix_tokens = 0;   // length of the prefix that all prompts share
+  // For tests of prefix caches; no flag sets it: length of the prefix that all prompts share.
+  int shared_prefix_tokens = 0;
   TimeNs ttft_slo_ns = -1;        // deadline of each first token after arrival; negative: none
   double cancel_probability = 0;  // share of clients that cancel at a random time of the answer
   int max_concurrency = 0;  // most requests at a time: the next one waits for an end; 0: no bound
   int max_outstanding = 0;  // requests that arrive beyond it are refused; 0: no bound
   double prefix_block_tokens = 0;  // tokens of one of the trace's prefix_blocks; 0: unused
   bool keep_token_times = false;   // FinishedRequest::tokens_ns
-  // Share of arrivals at which up to 8 requests that decode move from one random replica to
-  // another.
+  // For tests of migration; no flag sets it: share of arrivals at which up to 8 requests that
+  // decode move from one random replica to another.
   double migration_probability = 0;
   double block_copy_us = 100;  // time to copy one KV block to another replica
   // Requests name no max_tokens, so that each may fill the context; a stop token ends the answer
@@ -114,14 +115,5 @@ struct SimulationReport {
 // limited to max_model_len. If engine.morph is set, the simulation ends when all requests have
 // ended and no engine has a deadline for another change of form.
 SimulationReport simulate(const SimulationConfig& config, std::span<const TraceRequest> trace);
-
-// Returns one line for each finished request: id, replica, reason, tokens and times in ns.
-std::string to_csv(const SimulationReport& report);
-// Returns one line for each change of groups: time, replicas, how they divide, whether together,
-// times of phases, steps, blocks moved, requests preempted and recomputed, failure.
-std::string groups_to_csv(const SimulationReport& report);
-// Returns one line for each change of form: time, replica, layers per precision, KV blocks, swaps,
-// failures.
-std::string forms_to_csv(const SimulationReport& report);
 
 }  // namespace protean

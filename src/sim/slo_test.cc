@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "sim/report_text_for_test.h"
 #include "sim/simulation.h"
 
 namespace protean {

@@ -12,7 +12,7 @@ using CountProgress = std::function<void(std::int64_t done, std::int64_t total)>
 // error is not a terminal.
 CountProgress progress_bar(std::string what);
 
-// The same for a number of `things`.
+// A bar on standard error that redraws itself, for a number of `things`.
 CountProgress count_bar(std::string what, std::string things);
 
 // Erases an unfinished bar, so that a message can take its line.

@@ -22,7 +22,7 @@ struct KnownPreTokenizer {
 
 Result<KnownPreTokenizer> known_pre_tokenizer(std::string_view name);
 
-// The same as text: regular expressions that cut one after the other.
+// A known pre-tokenizer as text: regular expressions that cut one after the other.
 struct PreTokenizerPatterns {
   std::vector<std::string_view> patterns;
   bool nfc = false;  // text is normalised first

@@ -43,7 +43,7 @@ class Normalizer {
   void add(Step step);
 
   std::string apply(std::string_view text) const;
-  // The same without Prepend: the form that an added token has inside a normalized text.
+  // Applies all steps but Prepend: to the form that an added token has inside a normalized text.
   std::string apply_inside(std::string_view text) const;
   bool empty() const { return steps_.empty(); }
   // Returns a bound of how many times longer, in bytes, the replacements make a text.

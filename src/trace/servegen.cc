@@ -46,7 +46,7 @@ Result<RateWindow> rate_window(std::string_view line, const TracePlace& place) {
     return trace_error(place, "{} is not a shape parameter (0.01 to 1e6)",
                        quoted_for_error(fields[4]));
   }
-  window.shape = fields[3] == "Gamma" ? GapShape::kGamma : GapShape::kWeibull;
+  window.gaps = fields[3] == "Gamma" ? GapDistribution::kGamma : GapDistribution::kWeibull;
   window.shape_parameter = *parameter;
   return window;
 }

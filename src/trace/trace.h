@@ -35,7 +35,7 @@ struct LengthHistogram {
 };
 
 // The distribution of the time between two arrivals.
-enum class GapShape { kGamma, kWeibull };
+enum class GapDistribution { kGamma, kWeibull };
 
 // A time in which requests arrive at one rate, with gaps of one distribution. The rate gives the
 // distribution its scale.
@@ -43,7 +43,7 @@ struct RateWindow {
   TimeNs at_ns = 0;
   TimeNs duration_ns = 0;
   double requests_per_s = 0;
-  GapShape shape = GapShape::kGamma;
+  GapDistribution gaps = GapDistribution::kGamma;
   double shape_parameter = 1;  // 1 with kGamma is a Poisson process
 };
 struct LengthWindow {

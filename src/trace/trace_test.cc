@@ -107,7 +107,7 @@ TEST(Trace, ServeGenClient) {
            R"({"0": {"input_tokens": "{13: 0.25, 14: 0.75}", "output_tokens": "{1: 2.0}"}})"});
   ASSERT_TRUE(client.ok()) << client.error().message;
   ASSERT_EQ(client->rates.size(), 3U);
-  EXPECT_EQ(client->rates[0].shape, GapShape::kWeibull);
+  EXPECT_EQ(client->rates[0].gaps, GapDistribution::kWeibull);
   EXPECT_EQ(client->rates[2].duration_ns, 600 * kNsPerS);
   EXPECT_EQ(client->rates[1].requests_per_s, 0);
   EXPECT_EQ(client->lengths[0].input.cumulative, (std::vector<double>{0.25, 1}));

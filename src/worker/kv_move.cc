@@ -246,8 +246,8 @@ std::optional<std::int64_t> KvShare::run_one() {
   if (chunk >= chunks_) {
     return std::nullopt;
   }
-  // Before run() asks whether the device has failed, so that the others, which know that it has,
-  // see either the chunk or the end of it.
+  // Increments before run() reads whether this device has failed, so that another device, which
+  // knows of the failure, sees either the chunk or its end.
   ++in_chunk_;
   const std::int64_t bytes = run(chunk);
   {

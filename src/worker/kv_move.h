@@ -71,10 +71,10 @@ struct KvMoveScene {
   std::function<bool()> has_failed;
 };
 
-// A device's share of a KvMove: half of what it swaps with each partner, which does the other half,
-// and what it fetches. It is cut into chunks, and each is done once, by the device's background
-// thread while a step goes on with later layers, or by its own threads between two steps. A device
-// that has failed begins no further piece.
+// What one device does of a KvMove: half of each exchange with a partner, which does the other
+// half, and its own fetches. It is cut into chunks, and each is done once, by the device's
+// background thread while a step goes on with later layers, or by its own threads between two
+// steps. A device that has failed begins no further piece.
 class KvShare {
  public:
   // Takes what finds the move: not before it is needed, because that takes time. What the scene

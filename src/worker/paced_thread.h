@@ -52,7 +52,8 @@ class PacedThread {
 
   // A task calls it between pieces of a millisecond or less, and ends if it returns false.
   bool may_go_on();
-  // The same for a task that can wait: also returns false if another task is queued.
+  // A task that can wait calls it in place of may_go_on(): it also returns false if another task is
+  // queued.
   bool has_time();
 
  private:

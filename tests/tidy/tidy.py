@@ -43,7 +43,7 @@ PARAMETERS, FIELDS = 5, 20
 CPP = {".h", ".cc"}
 WEB = {".ts", ".tsx", ".css", ".html"}
 TEXT = CPP | WEB | {".py", ".mjs", ".js", ".sh", ".md", ".txt", ".cmake", ".toml", ".json", ".yml", ""}
-CODE_FOLDERS = ("src", "tests", "bench", "tools", "web")
+CODE_FOLDERS = ("src", "tests", "bench", "tools", "web", ".ci")
 PASSED_OVER = {".git", "node_modules", "models", "__pycache__", ".cache"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "misc"}
 
@@ -86,9 +86,8 @@ class Tidy:
         return self.violations
 
     def file(self, path):
-        if path.suffix not in TEXT or path.name in ("LICENSE", "package-lock.json"):
-            if path.name != "package-lock.json":
-                return
+        if path.suffix not in TEXT or path.name == "LICENSE":
+            return
         try:
             text = (self.root / path).read_text(encoding="utf-8")
         except (UnicodeDecodeError, OSError):
@@ -96,7 +95,7 @@ class Tidy:
         self.files += 1
         if path.parts[:2] != ("tests", "tidy"):  # which has to name what it looks for
             self.words(path, text)
-        if path.parts[0] in CODE_FOLDERS and path.name != "package-lock.json":
+        if path.parts[0] in CODE_FOLDERS:
             self.file_name(path)
             self.file_length(path, text)
             if path.suffix in CPP:
@@ -117,7 +116,8 @@ class Tidy:
     def file_length(self, path, text):
         limit = KERNEL_FILE_LINES if is_kernel(path) else FILE_LINES
         lines = text.count("\n")
-        if path.suffix in CPP | WEB | {".py", ".mjs", ".js", ".sh"} and lines > limit:
+        is_program = path.suffix in CPP | WEB | {".py", ".mjs", ".js", ".sh"} or text.startswith("#!")
+        if is_program and lines > limit:
             self.report(path, lines, "file-length", f"{lines} lines, at most {limit}")
 
     def cpp(self, path, text):

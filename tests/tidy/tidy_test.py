@@ -142,6 +142,9 @@ class Limits(TreeCase):
         self.assert_clean("tests/x.py", "pass\n" * 500)
         self.assert_breaks("file-length", "tests/x.py", "pass\n" * 501)
         self.assert_breaks("file-length", "src/base/x.cc", "//\n" * 501)
+        for path in ("bench/x", ".ci/x", "tools/x"):  # programs whose names have no suffix
+            self.assert_clean(path, "#!/bin/sh\n" + "true\n" * 499)
+            self.assert_breaks("file-length", path, "#!/bin/sh\n" + "true\n" * 500)
         self.assert_clean("src/device/x.cc", "//\n" * 900)
         self.assert_breaks("file-length", "src/device/x.cc", "//\n" * 901)
 

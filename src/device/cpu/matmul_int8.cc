@@ -23,7 +23,8 @@ namespace protean::cpu::HWY_NAMESPACE {
 // Words of a row that are multiplied with one panel before the next: those of all rows stay in L2.
 constexpr std::int64_t kStepWords = 256;
 constexpr std::int64_t kMostGroup = 128;
-// The same for one or two rows, which read codes straight from the panel.
+// Words that one or two rows are multiplied with before the next panel. They read codes straight
+// from the panel.
 constexpr std::int64_t kDirectWords = kStepWords * kMaxTaskRows / 2;
 
 template <class Lines>

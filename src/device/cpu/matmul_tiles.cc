@@ -22,7 +22,7 @@ namespace protean::cpu::HWY_NAMESPACE {
 constexpr std::int64_t kRunSteps = MatmulRows::kTileChunk / kTileInputs;
 // Distance of prefetches for each block of rows.
 constexpr std::int64_t kWeightsAheadBytes = 8192;
-// The same for 2:4 weights: at least a run, because a run is unpacked at once.
+// Distance of prefetches of 2:4 weights: at least a run, because a run is unpacked at once.
 constexpr std::int64_t kSparseAheadBytes = 24576;
 
 // Bytes of one step of a panel as it is stored.

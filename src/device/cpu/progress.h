@@ -19,13 +19,13 @@ struct Moment {
 // The last point of every step.
 inline constexpr std::uint32_t kStepEnd = (1U << 20) - 1;
 
-// How far each device of a group has come. A device tells its own progress, which only grows, and
-// waits for the others'. What it wrote before it told is visible to those that waited.
+// How far each device of a group has come. A device publishes its progress, which only grows, and
+// waits for that of others. What it wrote before is visible to those that waited.
 //
-// No device waits for one that has failed, so what it shows may be anything then. A device that
-// failed because it hung, and wakes up, stops when it next tells its progress or waits, so that it
-// does not spoil what the others do without it. A device whose memory is lost fails by itself
-// before it tells any progress, so the others never take what it shows from then on for right.
+// No device waits for a failed one, whose progress may then be anything. A device that hung and
+// wakes up stops at its next publication or wait, so that it does not spoil what the others do
+// without it. A device whose memory is lost fails by itself before it publishes again, so the
+// others never use what it wrote since.
 class GroupProgress {
  public:
   // `spins`: every thread of the group has a CPU of its own, so that waits may begin with a short

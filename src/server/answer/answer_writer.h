@@ -72,12 +72,12 @@ struct AnswerChoice {
   ChoiceEnd end;
 };
 
-// The same as texts, calls and tokens, without the order among them.
 struct AnswerCall {
   std::string id;
   std::string name;
   std::string arguments;  // JSON text
 };
+// A finished choice as text, calls and tokens, without the order among them.
 struct SortedAnswer {
   std::string text;  // without the echo
   std::vector<AnswerCall> calls;

@@ -72,6 +72,36 @@ TEST(OllamaCall, ResultsAnswerTheCallsBeforeThemByNameAndOrder) {
   EXPECT_TRUE(call.stream.enabled);
 }
 
+// Each second result names its tool, and so answers a later call than the oldest one. If the time of
+// pairing grew with the square of the calls, this would take minutes.
+TEST(OllamaCall, ABodyMayHoldVeryManyCallsAndResults) {
+  constexpr std::size_t kCalls = 100'000;
+  json::array calls;
+  json::array messages;
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    const char* name = i < kCalls / 2 ? "f" : "g";
+    json::object function{{"name", name}, {"arguments", json::object{}}};
+    calls.push_back(json::object{{"function", std::move(function)}});
+  }
+  messages.push_back({{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}});
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    messages.push_back({{"role", "tool"}, {"content", "1"}});
+    if (i % 2 == 1) {
+      messages.back().as_object().emplace("tool_name", "g");
+    }
+  }
+  const Checked<DialectCall> read =
+      read_ollama_chat(json::object{{"messages", std::move(messages)}});
+  ASSERT_TRUE(std::holds_alternative<DialectCall>(read)) << std::get<ApiError>(read).message;
+  const GenerationCall& call = std::get<DialectCall>(read).call;
+  const json::array& paired = std::get<ChatInput>(call.input).messages;
+  const json::array& named = paired.at(0).at("tool_calls").as_array();
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    const std::size_t answered = i % 2 == 1 ? (kCalls + i) / 2 : i / 2;
+    ASSERT_EQ(paired.at(i + 1).at("tool_call_id"), named.at(answered).at("id")) << i;
+  }
+}
+
 TEST(OllamaCall, ABodyWithoutQuestionLoadsTheModel) {
   const auto load = [](std::string_view body) {
     return std::get<OllamaLoad>(read_ollama_load(body, 0).value());

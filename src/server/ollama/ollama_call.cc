@@ -6,6 +6,9 @@
 #include <array>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
+#include <cstddef>
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -176,7 +179,8 @@ void read_shared_fields(FieldReader& fields, GenerationCall& call) {
 }
 
 // Gives calls and results the ids that OpenAI's messages have and Ollama's lack: a result answers
-// the oldest unanswered call, of its tool_name if it states one.
+// the oldest unanswered call, of its tool_name if it states one. Takes O(log n) for each of n calls
+// and results, because a body may hold hundreds of thousands.
 class CallIds {
  public:
   void complete(json::object& message) {
@@ -194,9 +198,14 @@ class CallIds {
   }
 
  private:
-  struct Open {
+  struct Call {
     std::string id;
-    std::string name;
+    bool is_answered = false;
+  };
+  // The calls of one tool.
+  struct Named {
+    std::vector<std::size_t> calls;  // places in calls_
+    std::size_t next = 0;            // those before it have a result
   };
 
   void name_call(json::value& value) {
@@ -211,27 +220,42 @@ class CallIds {
                                   : function->get_object().if_contains("name");
     const json::value& id = call->at("id");
     if (id.is_string()) {
-      open_.push_back({std::string(std::string_view(id.get_string())),
-                       name == nullptr || !name->is_string()
-                           ? ""
-                           : std::string(std::string_view(name->get_string()))});
+      by_name_[name == nullptr || !name->is_string()
+                   ? ""
+                   : std::string(std::string_view(name->get_string()))]
+          .calls.push_back(calls_.size());
+      calls_.push_back({std::string(std::string_view(id.get_string()))});
     }
   }
 
   void name_result(json::object& message) {
     const json::value* tool = message.if_contains("tool_name");
-    const auto answers = [&](const Open& call) {
-      return tool == nullptr || !tool->is_string() ||
-             std::string_view(tool->get_string()) == call.name;
-    };
-    const auto call = std::find_if(open_.begin(), open_.end(), answers);
-    if (call != open_.end()) {
-      message["tool_call_id"] = call->id;
-      open_.erase(call);
+    if (tool == nullptr || !tool->is_string()) {
+      while (oldest_ < calls_.size() && calls_[oldest_].is_answered) {
+        ++oldest_;
+      }
+      return oldest_ < calls_.size() ? answer(calls_[oldest_], message) : void();
+    }
+    const auto named = by_name_.find(std::string_view(tool->get_string()));
+    if (named == by_name_.end()) {
+      return;
+    }
+    auto& [calls, next] = named->second;
+    while (next < calls.size()) {
+      if (Call& call = calls_[calls[next++]]; !call.is_answered) {
+        return answer(call, message);
+      }
     }
   }
 
-  std::vector<Open> open_;  // calls without a result, in order
+  static void answer(Call& call, json::object& message) {
+    message["tool_call_id"] = call.id;
+    call.is_answered = true;
+  }
+
+  std::vector<Call> calls_;  // in order
+  std::map<std::string, Named, std::less<>> by_name_;
+  std::size_t oldest_ = 0;  // all calls before it have a result
   int count_ = 0;
 };
 

@@ -20,7 +20,19 @@ constexpr TimeNs kKeptNs = 3600 * kNsPerS;
 constexpr std::size_t kKeptBytes = std::size_t{8} << 20;
 constexpr std::size_t kMostMorphs = 600;  // steps
 
-// Returns the JSON merge patch (RFC 7396) that makes `to` of `from`. Neither holds null.
+// Removes fields that are null, with which a merge patch says that a field is gone. A patch
+// replaces lists as a whole, so what they hold may be null.
+void remove_null_fields(json::object& object) {
+  for (auto field = object.begin(); field != object.end();) {
+    if (json::object* inner = field->value().if_object()) {
+      remove_null_fields(*inner);
+    }
+    field = field->value().is_null() ? object.stable_erase(field) : field + 1;
+  }
+}
+
+// Returns the JSON merge patch (RFC 7396) that makes `to` of `from`. Neither has a field that is
+// null.
 json::object merge_patch(const json::object& from, const json::object& to) {
   json::object patch;
   for (const auto& [key, value] : to) {
@@ -163,6 +175,7 @@ void LiveFeed::finished(const EndedRequest& request) {
 }
 
 void LiveFeed::state(json::object now, TimeNs at_ns) {
+  remove_null_fields(now);
   if (state_.empty()) {
     state_ = now;
     state_before_ = std::move(now);

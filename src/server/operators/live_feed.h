@@ -45,7 +45,7 @@ class LiveFeed {
   void form(ReplicaId replica, const FormStatus& status, TimeNs at_ns);
   // Takes for each replica the one that serves for it.
   void serving(const std::vector<ReplicaId>& by) { gatherer_.serving(by); }
-  // Takes the whole state as it is now.
+  // Takes the whole state as it is now. Watchers see fields that are null as absent.
   void state(boost::json::object now, TimeNs at_ns);
   // Time has passed: sends the slots that have ended.
   void pass(TimeNs now_ns);

@@ -81,6 +81,18 @@ TEST_F(LiveFeedTest, TellsAllOnceAndThenOnlyWhatChanges) {
   EXPECT_EQ(feed_events(*stream).at(0).second, json::parse(R"({"form":null})"));
 }
 
+TEST_F(LiveFeedTest, AWatcherThatComesLateSeesTheSameStateAsOneThatIsThere) {
+  const auto stream = feed.watch(0, false);
+  feed_events(*stream);
+  feed.state({{"packing", {{"done", 1}, {"failure", nullptr}}}, {"list", {nullptr, 1}}}, 1);
+  EXPECT_EQ(feed_events(*stream).at(0).second,
+            json::parse(R"({"packing":{"done":1},"list":[null,1],"form":null})"));
+  feed.state({{"packing", nullptr}, {"list", {nullptr, 1}}}, 2);
+  EXPECT_EQ(feed_events(*stream).at(0).second, json::parse(R"({"packing":null})"));
+  const json::value late = feed_events(*feed.watch(2, false)).at(0).second;
+  EXPECT_EQ(late.at("state"), json::parse(R"({"list":[null,1]})"));
+}
+
 TEST_F(LiveFeedTest, TellsEachMorphStepWhenItIsNewAndWhenItChanges) {
   const auto stream = feed.watch(0, false);
   feed_events(*stream);

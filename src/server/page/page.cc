@@ -28,7 +28,7 @@ const PageAsset* find_asset(Page page, std::string_view file) {
   return nullptr;
 }
 
-// True unless the header refuses gzip or leaves it out.
+// True unless the header leaves gzip out or gives it the weight 0, such as "q=0.0".
 bool takes_gzip(std::string_view accept_encoding) {
   const std::size_t at = accept_encoding.find("gzip");
   if (at == std::string_view::npos) {
@@ -36,7 +36,9 @@ bool takes_gzip(std::string_view accept_encoding) {
   }
   const std::string_view rest = accept_encoding.substr(at);
   const std::string_view own = rest.substr(0, rest.find(','));
-  return own.find("q=0") == std::string_view::npos || own.find("q=0.") != std::string_view::npos;
+  const std::size_t weight = own.find("q=");
+  return weight == std::string_view::npos ||
+         own.find_first_of("123456789", weight) != std::string_view::npos;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/page/page_assets.h"
 
@@ -40,9 +41,12 @@ TEST_F(PageTest, IsSentCompressedOrPlainAndOnlyIfItHasChanged) {
   EXPECT_EQ(header(*packed, "Content-Encoding"), "gzip");
   EXPECT_EQ(packed->body.substr(0, 2), "\x1f\x8b");
   EXPECT_NE(header(*packed, "ETag"), header(*plain, "ETag"));
-  EXPECT_EQ(header(*page_reply(Page::kChat, "", {.headers = {{"accept-encoding", "gzip;q=0"}}}),
-                   "Content-Encoding"),
-            "");
+  for (const auto& [accepted, encoding] :
+       {std::pair("gzip;q=0", ""), std::pair("gzip; q=0.000, br;q=1", ""),
+        std::pair("gzip;q=0.5", "gzip"), std::pair("br;q=0, gzip", "gzip")}) {
+    const auto reply = page_reply(Page::kChat, "", {.headers = {{"accept-encoding", accepted}}});
+    EXPECT_EQ(header(*reply, "Content-Encoding"), encoding) << accepted;
+  }
 
   const auto same = page_reply(
       Page::kChat, "", {.headers = {{"if-none-match", "\"old\", " + header(*plain, "ETag")}}});

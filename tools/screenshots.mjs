@@ -1,4 +1,4 @@
-// Takes the pictures of docs/ from the real program: node bench/pictures.mjs   (needs build/protean and
+// Takes the pictures of docs/ from the real program: node tools/screenshots.mjs   (needs build/protean and
 // `tools/install-deps pictures`). Serves the built-in model in little memory, puts a burst of requests
 // on it, and asks for another form in the middle; then serves two replicas, which become one. Writes
 // docs/chat-*.png, docs/dashboard-*.png and docs/fleet-*.png.
