@@ -196,30 +196,42 @@ Status PagePool::withhold(std::int64_t pages) {
   return {};
 }
 
-// Takes the smallest run that is long enough; if there is none, the longest runs. What has room for
-// a huge page begins where one may, if the run is long enough for that too.
-Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
+// Goes on behind the last run if that is free. Else takes the smallest run with room for all that
+// the range may have yet; if there is none, the longest runs. Where addresses have room for a huge
+// page, a run begins where it lies in the file as in the addresses.
+Result<std::vector<PageRun>> PagePool::borrow(const PagesWanted& wanted) {
   const std::lock_guard lock(mutex_);
-  const std::int64_t huge = std::max<std::int64_t>(1, kHugePageBytes / page_bytes_);
-  if (pages > free_pages_) {
+  if (wanted.pages > free_pages_) {
     return make_error(ErrorCode::kExhausted,
-                      "{} pages of {} are needed, but only {} of {} are free", pages,
+                      "{} pages of {} are needed, but only {} of {} are free", wanted.pages,
                       format_bytes(page_bytes_), free_pages_, pages_);
   }
+  const std::int64_t huge = std::max<std::int64_t>(1, kHugePageBytes / page_bytes_);
   std::vector<PageRun> runs;
-  std::int64_t missing = pages;
+  std::int64_t missing = wanted.pages;
   while (missing > 0) {
-    const auto better = [missing](const auto& a, const auto& b) {
-      const bool a_fits = a.second >= missing;
-      const bool b_fits = b.second >= missing;
-      return a_fits != b_fits ? a_fits : a_fits ? a.second < b.second : a.second > b.second;
+    const std::int64_t place = wanted.place + wanted.pages - missing;
+    const std::int64_t room = wanted.most - (wanted.pages - missing);
+    const auto skipped = [&](const auto& run) {
+      const std::int64_t skip = (huge + (place - run.first) % huge) % huge;
+      const std::int64_t end = place + std::min(missing, run.second - skip);
+      return round_up(place, huge) + huge <= end ? skip : 0;
     };
-    const auto best = std::min_element(free_.begin(), free_.end(), better);
+    const auto better = [&](const auto& a, const auto& b) {
+      const std::int64_t of_a = a.second - skipped(a);
+      const std::int64_t of_b = b.second - skipped(b);
+      const bool a_fits = of_a >= room;
+      const bool b_fits = of_b >= room;
+      return a_fits != b_fits ? a_fits : a_fits ? of_a < of_b : of_a > of_b;
+    };
+    auto best = runs.empty() ? free_.find(wanted.behind) : free_.end();
+    if (best == free_.end() || skipped(*best) > 0) {
+      best = std::min_element(free_.begin(), free_.end(), better);
+    }
     check(best != free_.end(), "the free runs have all free pages");
     const auto [first, count] = *best;
-    const std::int64_t skipped = round_up(first, huge) - first;
-    const std::int64_t before = missing >= huge && skipped + missing <= count ? skipped : 0;
-    const std::int64_t taken = std::min(count, missing);
+    const std::int64_t before = skipped(*best);
+    const std::int64_t taken = std::min(count - before, missing);
     free_.erase(best);
     if (before > 0) {
       free_.emplace(first, before);
@@ -230,7 +242,7 @@ Result<std::vector<PageRun>> PagePool::borrow(std::int64_t pages) {
     runs.push_back({first + before, taken});
     missing -= taken;
   }
-  free_pages_ -= pages;
+  free_pages_ -= wanted.pages;
   return runs;
 }
 
@@ -388,23 +400,28 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
   if (pages == 0) {
     return {};
   }
-  Result<std::vector<PageRun>> borrowed = pool_->borrow(pages);
+  const std::int64_t behind = runs_.empty() ? -1 : runs_.back().first + runs_.back().count;
+  Result<std::vector<PageRun>> borrowed = pool_->borrow(
+      {.pages = pages, .place = pages_, .most = most_pages_ - pages_, .behind = behind});
   if (!borrowed) {
     return borrowed.error();
   }
+  // Pieces end where huge pages do.
+  const std::int64_t huge = std::max<std::int64_t>(1, kHugePageBytes / pool_->page_bytes());
   const std::int64_t piece =
-      may_go_on ? std::max<std::int64_t>(1, kPieceBytes / pool_->page_bytes()) : pages;
+      may_go_on ? std::max<std::int64_t>(1, kPieceBytes / pool_->page_bytes()) : pages_ + pages;
   Status done;
   std::int64_t place = pages_;
   for (const PageRun& run : *borrowed) {
-    for (std::int64_t from = 0; from < run.count && done.ok(); from += piece) {
+    std::int64_t count = 0;
+    for (std::int64_t from = 0; from < run.count && done.ok(); from += count) {
       if (may_go_on && !may_go_on()) {
         done = make_error(ErrorCode::kUnavailable, "aborted before all pages were attached");
         break;
       }
-      const PageRun next{run.first + from, std::min(piece, run.count - from)};
-      done = map(next, place);
-      place += next.count;
+      count = std::min(piece - place % huge, run.count - from);
+      done = map({run.first + from, count}, place);
+      place += count;
     }
   }
   if (!done) {

@@ -54,9 +54,16 @@ class PagePool {
   friend class PageRange;
   PagePool(int file, std::int64_t page_bytes, std::int64_t most_pages);
 
-  // Borrows pages in few runs, aligned to huge pages where possible. If not enough are free, fails
-  // and borrows none.
-  Result<std::vector<PageRun>> borrow(std::int64_t pages);
+  struct PagesWanted {
+    std::int64_t pages;
+    std::int64_t place;   // of their addresses, in pages from a multiple of huge pages
+    std::int64_t most;    // pages that the range may have yet, at least `pages`
+    std::int64_t behind;  // the page behind the range's last run, or -1
+  };
+  // Borrows pages in few runs. Where possible, what has room for a huge page lies in the file as in
+  // the addresses, without which the system maps small pages, and every block of KV waits for the
+  // page table. If not enough are free, fails and borrows none.
+  Result<std::vector<PageRun>> borrow(const PagesWanted& wanted);
   void give_back(std::span<const PageRun> runs);
   // The following two are called with the mutex held.
   void add_free(const PageRun& run);

@@ -243,17 +243,19 @@ TEST(PageRange, PrefersConsecutivePages) {
 
 // Returns the offset in the pool's file of what is mapped at an address.
 std::int64_t file_offset_of(const std::byte* address) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream maps("/proc/self/maps");
   std::string line;
   while (std::getline(maps, line)) {
     std::istringstream fields(line);
     std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
     std::int64_t offset = 0;
     char dash = 0;
     std::string permissions;
-    fields >> std::hex >> begin >> dash >> line >> permissions >> offset;
-    if (begin == reinterpret_cast<std::uintptr_t>(address)) {
-      return offset;
+    fields >> std::hex >> begin >> dash >> end >> permissions >> offset;
+    if (begin <= at && at < end) {
+      return offset + static_cast<std::int64_t>(at - begin);
     }
   }
   return -1;
@@ -273,6 +275,37 @@ TEST(PageRange, LongRunsAreAlignedToHugePages) {
   std::memset(large.data(), 0x5a, static_cast<std::size_t>(large.bytes()));
   large.detach(3);  // inside a huge page
   EXPECT_EQ(std::count(large.data(), large.data() + large.bytes(), std::byte{0x5a}), large.bytes());
+}
+
+// The system maps a huge page only where the file and the addresses are aligned alike.
+TEST(PageRange, PagesThatComeLaterAreAlignedToHugePages) {
+  const auto pool = pool_of(256 * kKiB, 64);
+  PageRange grows = range_of(*pool, 48), other = range_of(*pool, 1), filling = range_of(*pool, 7);
+  ASSERT_TRUE(grows.attach(15).ok());
+  ASSERT_TRUE(other.attach(1).ok());
+  EXPECT_EQ(file_offset_of(other.data()), 15 * 256 * kKiB);
+  ASSERT_TRUE(grows.attach(20).ok());
+  const std::int64_t after = file_offset_of(grows.data() + 15 * 256 * kKiB);
+  EXPECT_EQ(after % (2 * kMiB), 15 * 256 * kKiB % (2 * kMiB));
+  ASSERT_TRUE(filling.attach(7).ok());
+  EXPECT_EQ(file_offset_of(filling.data()), 4 * kMiB) << "the gap before it is for small ones";
+}
+
+// Pages in few runs have more huge pages, so a range that may grow begins where most is free and
+// goes on there, and one that may not fills the smallest gap.
+TEST(PageRange, ARangeThatMayGrowGoesOnBehindItsLastRun) {
+  const auto pool = pool_of(256 * kKiB, 64);
+  PageRange gap = range_of(*pool, 8), wall = range_of(*pool, 8);
+  PageRange grows = range_of(*pool, 32), fixed = range_of(*pool, 8);
+  ASSERT_TRUE(gap.attach(8).ok());
+  ASSERT_TRUE(wall.attach(8).ok());
+  gap.detach(8);
+  ASSERT_TRUE(grows.attach(8).ok());
+  ASSERT_TRUE(fixed.attach(8).ok());
+  ASSERT_TRUE(grows.attach(16).ok());
+  EXPECT_EQ(file_offset_of(fixed.data()), 0);
+  EXPECT_EQ(file_offset_of(grows.data()), 4 * kMiB);
+  EXPECT_EQ(file_offset_of(grows.data() + grows.bytes() - 1), 10 * kMiB - 1);
 }
 
 TEST(PageRangeDeathTest, AWriteBeyondAttachedPagesFaultsAndAReadFindsZeros) {
