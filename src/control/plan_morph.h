@@ -13,8 +13,8 @@
 
 namespace protean {
 
-// The most swaps that are prepared concurrently: many, so that few steps of the model go by until all
-// layers are lowered. Their pages come from idle KV.
+// The most swaps that are prepared concurrently: many, so that few steps of the model go by until
+// all layers are lowered. Their pages come from idle KV.
 inline constexpr int kSwapsAtOnce = 16;
 
 // Returns the pages that any half of a layer takes at a precision of the ladder below its first. If

@@ -72,8 +72,8 @@ TEST(OllamaCall, ResultsAnswerTheCallsBeforeThemByNameAndOrder) {
   EXPECT_TRUE(call.stream.enabled);
 }
 
-// Each second result names its tool, and so answers a later call than the oldest one. If the time of
-// pairing grew with the square of the calls, this would take minutes.
+// Each second result names its tool, and so answers a later call than the oldest one. If the time
+// of pairing grew with the square of the calls, this would take minutes.
 TEST(OllamaCall, ABodyMayHoldVeryManyCallsAndResults) {
   constexpr std::size_t kCalls = 100'000;
   json::array calls;
