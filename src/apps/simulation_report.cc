@@ -53,6 +53,7 @@ json::object change_object(const RegroupRecord& change) {
           {"begun_s", loadtest::seconds(change.begun_ns)},
           {"settled_s", loadtest::seconds(change.settled_ns)},
           {"done_s", loadtest::seconds(change.done_ns)},
+          {"kv_grown_s", loadtest::seconds(change.grown_ns)},
           {"steps", change.steps},
           {"steps_meanwhile", change.steps_meanwhile},
           {"blocks_moved", change.blocks_moved},

@@ -382,6 +382,9 @@ void Grouping::step_done(ReplicaId replica, TimeNs now_ns) {
   for (const auto& running : running_) {
     running->step_done(replica, now_ns);
   }
+  if (const auto growing = growing_.find(replica); growing != growing_.end()) {
+    ++growing->second.steps;
+  }
 }
 
 void Grouping::advance(TimeNs now_ns) {
@@ -407,6 +410,7 @@ void Grouping::advance(TimeNs now_ns) {
       }
     }
   }
+  note_growth(now_ns);
 }
 
 // Begins the changes of replicas that none concerns.
@@ -470,6 +474,9 @@ void Grouping::finish(std::unique_ptr<Regrouping> ended) {
     if (!as_wanted) {
       keep_groups({replicas.begin(), replicas.end()});
     }
+  }
+  if (record.together && record.succeeded()) {
+    growing_[record.replicas.front()] = {.record = status_.records_total};
   }
   if (status_.history.size() == kHistory) {
     status_.history.erase(status_.history.begin());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -145,6 +146,10 @@ class Grouping {
     bool together = true;
     const Wanted* wanted = nullptr;  // the group to which it leads
   };
+  struct Growing {            // a group whose KV has not grown since it was formed
+    std::int64_t record = 0;  // its number among all records
+    int steps = 0;            // of the model, that the group has ended
+  };
   using Shape = GroupShape;                        // a group without its engines, to look ahead
   using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
 
@@ -178,6 +183,7 @@ class Grouping {
   void begin_all(TimeNs now_ns);
   void begin(const Change& change, TimeNs now_ns);
   void finish(std::unique_ptr<Regrouping> ended);
+  void note_growth(TimeNs now_ns);
 
   const GroupConfig config_;
   std::vector<Station>& stations_;
@@ -191,8 +197,9 @@ class Grouping {
   std::vector<std::pair<RequestId, ReplicaId>> moved_;
   std::vector<Failure> failures_;
   std::vector<Replicas> parted_;
-  GroupsStatus status_;  // history and counters
-  std::string told_;     // what the latest status said of the changes under way
+  std::map<ReplicaId, Growing> growing_;  // by first replica
+  GroupsStatus status_;                   // history and counters
+  std::string told_;                      // what the latest status said of the changes under way
 };
 
 }  // namespace protean

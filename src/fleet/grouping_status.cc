@@ -84,13 +84,35 @@ std::optional<TimeNs> Grouping::next_deadline_ns() const {
   return next_ns;
 }
 
+// Records which groups have more KV now than their replicas had, until they change again.
+void Grouping::note_growth(TimeNs now_ns) {
+  std::erase_if(growing_, [&](const auto& one) {
+    const auto& [first, growing] = one;
+    if (!is_group(first) || changes(first)) {
+      return true;
+    }
+    if (stations_[index(first)].engine->observe().kv_blocks <= group(first).blocks_apart()) {
+      return false;
+    }
+    const std::int64_t later = status_.records_total - growing.record;
+    if (later <= std::ssize(status_.history)) {
+      RegroupRecord& record = *(status_.history.end() - later);
+      record.grown_ns = now_ns;
+      record.steps_meanwhile += growing.steps;
+    }
+    told_at_rest_ = false;
+    return true;
+  });
+}
+
 std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
   const bool tells = config_.devices != nullptr || !status_.failed.empty() || !told_.empty();
   if (!tells || (!busy() && told_at_rest_)) {
     return nullptr;
   }
   told_at_rest_ = !busy();
-  std::string tell = fmt::format("{} {}", status_.failed.size(), status_.records_total);
+  std::string tell =
+      fmt::format("{} {} {}", status_.failed.size(), status_.records_total, growing_.size());
   for (const auto& running : running_) {
     const RegroupRecord& record = running->record();
     tell += fmt::format(" {} {} {} {} {}", names_of(record.replicas), record.together, record.steps,

@@ -54,6 +54,37 @@ TEST(Regrouping, KvShrinksWhereALayersKvWouldNotFitOnTheWay) {
   }
 }
 
+// A change has ended when a group serves, and its record goes on until the group has more KV.
+TEST(Regrouping, StepsCountUntilTheKvOfAGroupHasGrown) {
+  GroupScene scene(2);
+  scene.arrive(1, 20, 70);
+  scene.arrive(2, 20, 70);
+  ASSERT_TRUE(scene.want({{0, 1}}).ok());
+  while (scene.changing()) {
+    scene.ready();
+    scene.work(0);
+    scene.work(1);
+  }
+  const RegroupRecord formed = scene.sink.groups->history.front();
+  EXPECT_EQ(kv_blocks(scene, 0), 2 * 24);
+  EXPECT_LT(formed.grown_ns, 0);
+  const std::int64_t steps = scene.sink.observed.at(ReplicaId{0}).steps_total;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(scene.work(0)) << "steps go on while the larger KV is prepared";
+  }
+  while (kv_blocks(scene, 0) == 2 * 24) {
+    ASSERT_TRUE(scene.ready() || scene.work(0));
+  }
+  const RegroupRecord grown = scene.sink.groups->history.front();
+  EXPECT_EQ(grown.done_ns, formed.done_ns);
+  EXPECT_EQ(grown.grown_ns, scene.now_ns);
+  EXPECT_EQ(grown.steps_meanwhile - formed.steps_meanwhile,
+            scene.sink.observed.at(ReplicaId{0}).steps_total - steps);
+  EXPECT_GE(grown.steps_meanwhile, formed.steps_meanwhile + 5);
+  scene.settle();
+  scene.expect_all_answered();
+}
+
 TEST(Regrouping, ACounterOrderGivesShrunkKvBack) {
   for (int moment = 0; moment < 60; ++moment) {
     GroupScene scene({.blocks = 60});

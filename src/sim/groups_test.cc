@@ -183,7 +183,10 @@ TEST(GroupsSimulation, LayersAreDroppedUnderABurstAndRestored) {
   const SimulationReport report = simulate(config, trace);
   expect_nothing_lost(config, trace, report);
   EXPECT_GT(report.groups->together_total, 0);
-  EXPECT_EQ(report.changes.front().by, GroupBy::kLayers);
+  const RegroupRecord& dropped = report.changes.front();
+  EXPECT_EQ(dropped.by, GroupBy::kLayers);
+  EXPECT_GT(dropped.grown_ns, dropped.done_ns);
+  EXPECT_LT(dropped.steps_meanwhile, 10) << "from the decision until there is more KV";
   EXPECT_EQ(replicas_alone(report), 4U);
   EXPECT_GT(report.pipelines.span_ns, report.pipelines.busy_ns);
   EXPECT_GT(report.pipelines.busy_ns, 0);

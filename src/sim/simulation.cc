@@ -168,13 +168,14 @@ class World : public TokenSink {
     return all;
   }
 
-  // Keeps the changes that have ended since the status before.
+  // Keeps the changes that have ended, with what was found out since.
   void see(const GroupsStatus& status) {
     const std::int64_t ended =
         status.records_total - (report_.groups ? report_.groups->records_total : 0);
     const std::int64_t shown = std::min(ended, static_cast<std::int64_t>(status.history.size()));
     report_.changes.insert(report_.changes.end(), status.history.end() - shown,
                            status.history.end());
+    std::copy_backward(status.history.begin(), status.history.end(), report_.changes.end());
   }
 
   // With open answers, returns the stop token after the last token of the trace's answer.

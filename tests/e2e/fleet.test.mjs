@@ -187,6 +187,7 @@ describe('a fleet of replicas', () => {
         }, async () => `${JSON.stringify(await fleet())}\n${server.log}`);
         assert.deepEqual([first.to, first.by, first.reason, first.failure], ['group', 'layers', why, null]);
         assert.ok(first.steps_meanwhile > 0 && first.kv_bytes > 0 && first.recomputed >= 0, JSON.stringify(first));
+        assert.ok(first.kv_grown_after_s === null || first.kv_grown_after_s >= first.done_after_s, JSON.stringify(first));
         assert.ok(others.every(({ failure }) => failure === null), JSON.stringify(others));
         const { groups } = await fleet();
         assert.deepEqual(groups.map(({ replicas, stages }) => [replicas, stages.length]), [[['0'], 1], [['1'], 1]]);

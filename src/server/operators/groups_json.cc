@@ -60,6 +60,7 @@ json::object shown_record(const RegroupRecord& record, TimeNs unix_offset_ns) {
           {"joint_steps_after_s", seconds_after(record.begun_ns)},
           {"settled_after_s", seconds_after(record.settled_ns)},
           {"done_after_s", seconds_after(record.done_ns)},
+          {"kv_grown_after_s", seconds_after(record.grown_ns)},
           {"steps", record.steps},
           {"steps_meanwhile", record.steps_meanwhile},
           {"blocks_moved", record.blocks_moved},
