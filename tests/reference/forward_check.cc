@@ -77,7 +77,7 @@ ForwardCheck::ForwardCheck(const Checkpoint& checkpoint, Precision precision, in
   ServedModel plain = serve(1);
   for (const std::vector<TokenId>* tokens : {&long_, &branch_, &short_}) {
     hidden_[*tokens] = reference.hidden(*tokens);
-    reference_[*tokens] = reference.logits(*tokens);
+    reference_[*tokens] = reference.logits_of(hidden_[*tokens]);
     TestSequence alone = sequence(*tokens, 0);
     plain.run(alone, {1});
     plain_[*tokens] = alone.logits;

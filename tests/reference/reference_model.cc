@@ -387,14 +387,18 @@ std::vector<std::vector<double>> ReferenceModel::hidden(std::span<const TokenId>
 }
 
 std::vector<std::vector<double>> ReferenceModel::logits(std::span<const TokenId> tokens) const {
-  std::vector<Vector> rows = hidden(tokens);
-  for (Vector& row : rows) {
+  return logits_of(hidden(tokens));
+}
+
+std::vector<std::vector<double>> ReferenceModel::logits_of(
+    std::vector<std::vector<double>> hidden) const {
+  for (Vector& row : hidden) {
     row = apply(output_, row, output_bias_);
     for (double& logit : row) {
       logit = capped(logit * double{spec_.multipliers.logits}, spec_.multipliers.logit_cap);
     }
   }
-  return rows;
+  return hidden;
 }
 
 }  // namespace protean

@@ -28,6 +28,9 @@ class ReferenceModel {
   // Returns the logits after each token, [tokens][vocab].
   std::vector<std::vector<double>> logits(std::span<const TokenId> tokens) const;
 
+  // Returns the logits of what hidden() returned.
+  std::vector<std::vector<double>> logits_of(std::vector<std::vector<double>> hidden) const;
+
  private:
   using Vector = std::vector<double>;
   struct Matrix {
