@@ -87,7 +87,7 @@ struct ReplicasTest : testing::Test {
                      .max_num_seqs = 16,
                      .max_num_batched_tokens = 256};
     options.sizing = choose_sizing(options.model, spec, machine).value();
-    options.cost = group_cost(nominal_step_cost(spec), spec, kPrecisions, kAssumedSums);
+    options.cost = group_cost(nominal_step_cost(spec), spec, kPrecisions, kAssumedTransfer);
     for (CpuShare& share : options.sizing.cpus) {
       share = {};  // on any CPU
     }

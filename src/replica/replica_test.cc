@@ -171,7 +171,7 @@ TEST_F(ReplicasTest, MicrobatchesAreDividedByThePredictedTime) {
   cost.context_token_us = 0.01;
   cost.sequence_us = 30;
   cost.kv_token_us = 2;
-  options.cost = group_cost(cost, spec, kPrecisions, kAssumedSums);
+  options.cost = group_cost(cost, spec, kPrecisions, kAssumedTransfer);
   const EngineConfig config = engine_config(options, spec);
   const StepBalance& balance = config.scheduler.balance;
   const auto us = [&](double decodes, double context) {
@@ -189,7 +189,7 @@ TEST_F(ReplicasTest, MicrobatchesAreDividedByThePredictedTime) {
   const KvForm& kv = options.sizing.form.kv;
   cost.far_kv_token_us = 4;
   cost.near_kv_tokens = static_cast<double>(kv.blocks * kv.block_tokens) / 8;  // of half, a quarter
-  options.cost = group_cost(cost, spec, kPrecisions, kAssumedSums);
+  options.cost = group_cost(cost, spec, kPrecisions, kAssumedTransfer);
   EXPECT_NEAR(engine_config(options, spec).scheduler.balance.per_kv_token,
               balance.per_kv_token + 0.75 * 4 / 2, 0.01);
   ModelSpec ungated = spec;
