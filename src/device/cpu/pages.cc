@@ -214,7 +214,7 @@ Result<std::vector<PageRun>> PagePool::borrow(const PagesWanted& wanted) {
     const std::int64_t room = wanted.most - (wanted.pages - missing);
     const auto skipped = [&](const auto& run) {
       const std::int64_t skip = (huge + (place - run.first) % huge) % huge;
-      const std::int64_t end = place + std::min(missing, run.second - skip);
+      const std::int64_t end = place + std::min(room, run.second - skip);
       return round_up(place, huge) + huge <= end ? skip : 0;
     };
     const auto better = [&](const auto& a, const auto& b) {
