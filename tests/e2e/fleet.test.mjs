@@ -201,7 +201,7 @@ describe('a fleet of replicas', () => {
     const server = await startFleetWith('2MiB', 2, ...shards, '--drop', 'joint', '--morph', 'accuracy');
     const fleet = async () => (await fetch(`${server.admin}/admin/fleet`)).json();
     try {
-      const { kv_blocks: blocks, block_tokens: tokens } = (await (await fetch(`${server.admin}/admin/form`)).json()).replicas[0];
+      const { kv_blocks: blocks, kv_block_tokens: tokens } = (await (await fetch(`${server.admin}/admin/form?replica=0`)).json()).form;
       const [{ text }] = await answer(server.url, { ...long, max_tokens: blocks * tokens + 40 });
       const [shorter, longer] = [text, longOfShards[0].text].sort((a, b) => a.length - b.length);
       assert.ok(longer.startsWith(shorter), text);
