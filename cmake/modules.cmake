@@ -17,9 +17,6 @@ endif()
 # In a release these have -O3, because of their loops, and all else -O2, which compiles sooner.
 set(PROTEAN_LOOPS device model quality quant tokenizer worker)
 
-# These have fuzzers, since they read bytes that others wrote, and UBSan checks their pointers (cmake/options.cmake).
-set(PROTEAN_FUZZED chat grammar http hub jinja loadtest model server tokenizer)
-
 # protean_module(NAME DEPS ...): a folder is a module. Every x.cc is library, every x_test.cc goes
 # into NAME_test, every x_fuzz.cc is a libFuzzer program of its own, main.cc is left to the caller.
 # TEST_DEPS are for the test only.
@@ -53,7 +50,7 @@ function(protean_module name)
     if(PROTEAN_FUZZ AND fuzzers)
       target_compile_options(${name} PRIVATE -fsanitize=fuzzer-no-link)
     endif()
-    if(PROTEAN_SANITIZE STREQUAL "address" AND name IN_LIST PROTEAN_FUZZED)
+    if(PROTEAN_SANITIZE STREQUAL "address" AND (fuzzers OR name STREQUAL "grammar"))  # whose fuzzer is in tests/
       target_compile_options(${name} PRIVATE -fsanitize=${PROTEAN_POINTER_CHECKS})
     endif()
   else()
@@ -64,7 +61,8 @@ function(protean_module name)
   if(PROTEAN_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name} ${ARG_TEST_DEPS} GTest::gtest_main)
-    # What is tested is optimised; a test need not be. In a release, those of loops instantiate what these call.
+    # What is tested is optimised; a test need not be. In a release, tests of
+    # PROTEAN_LOOPS have -O1 too, because they instantiate the loops' templates.
     if(name IN_LIST PROTEAN_TESTS_COMPUTE OR (NOT PROTEAN_SANITIZE AND name IN_LIST PROTEAN_LOOPS))
       target_compile_options(${name}_test PRIVATE -O1)
     else()

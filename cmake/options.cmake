@@ -11,9 +11,10 @@ endif()
 if(PROTEAN_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
-  # UBSan's checks of each pointer take a third of the time to compile, and ASan stops at accesses through null or
-  # outside of objects. Modules that read bytes from outside have them.
-  set(PROTEAN_POINTER_CHECKS null,alignment,pointer-overflow,object-size)
+  # These checks of each pointer take long to compile, and ASan stops at most of what they find: accesses through null or
+  # outside of objects. Modules with fuzzers keep them (cmake/modules.cmake), except maybe in functions of headers, of which
+  # the linker keeps any module's copy.
+  set(PROTEAN_POINTER_CHECKS null,object-size)
   add_compile_options(-fno-sanitize=${PROTEAN_POINTER_CHECKS})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     # Clang 14 cannot lay out its function-type prologue before a coroutine.
