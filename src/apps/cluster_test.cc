@@ -1,6 +1,8 @@
 #include "apps/cluster.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -10,7 +12,7 @@ namespace protean {
 namespace {
 
 Result<Cluster> cluster_of_text(const std::string& keys) {
-  const std::string path = testing::TempDir() + "cluster_test.toml";
+  const std::string path = testing::TempDir() + fmt::format("cluster_test.{}.toml", ::getpid());
   std::ofstream(path) << "profile = \"A100\"\n" << keys;
   Result<Cluster> read = read_cluster(path);
   std::filesystem::remove(path);
