@@ -54,7 +54,7 @@ export interface ReplicaState {
   precisions: string[];
   embeddings_precisions: string[];
   pinned: boolean;
-  packing?: { done: number; total: number; failure: string | null } | null; // of variants, while it serves
+  packing?: { done: number; total: number; failure?: string }; // of variants, while it serves
   pages: { bytes_each: number; all: number; free: number };
   totals: Record<string, number>;
   output_tokens: Record<string, number>;
