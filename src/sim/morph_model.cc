@@ -22,20 +22,29 @@ MorphModel::MorphModel(Devices devices, const MorphCost& cost, std::uint64_t see
       random_(seed),
       form_(std::move(devices.form)) {}
 
-// Returns the pages that preparing the step takes on each device.
+// Returns the pages that preparing the step takes on each device. Devices of uneven stages hold KV
+// of unequally many layers.
 MorphModel::Pages MorphModel::pages_of(const MorphStep& step) const {
-  const auto* hold = std::get_if<HoldShards>(&step);
-  const auto* swap = std::get_if<SwapComponent>(&step);
-  const std::int64_t most =
-      hold == nullptr ? pages_to_prepare(spec_, form_, step, budget_.page_bytes) : 0;
+  const auto on_device = [&](int device) {
+    const auto swap_pages = [&](const SwapComponent& swap) {
+      const Holding& holding = form_.group[static_cast<std::size_t>(device)];
+      return holding.of(swap.layer, swap.component).empty()
+                 ? 0
+                 : pages_to_prepare(spec_, form_, swap, budget_.page_bytes);
+    };
+    const auto resize_pages = [&](const ResizeKv&) {
+      const std::int64_t next = kv_pages_on(spec_, after(form_, step), device, budget_.page_bytes);
+      const std::int64_t now = kv_pages_on(spec_, form_, device, budget_.page_bytes);
+      return std::max<std::int64_t>(0, next - now);
+    };
+    const auto hold_pages = [&](const HoldShards& hold) {
+      return pages_to_hold(spec_, form_, hold, device, budget_.page_bytes);
+    };
+    return std::visit(Overloaded{swap_pages, resize_pages, hold_pages}, step);
+  };
   Pages pages;
   for (int device = 0; device < static_cast<int>(form_.group.size()); ++device) {
-    const bool concerned =
-        swap == nullptr ||
-        !form_.group[static_cast<std::size_t>(device)].of(swap->layer, swap->component).empty();
-    pages.push_back(hold != nullptr ? pages_to_hold(spec_, form_, *hold, device, budget_.page_bytes)
-                    : concerned     ? most
-                                    : 0);
+    pages.push_back(on_device(device));
   }
   return pages;
 }
