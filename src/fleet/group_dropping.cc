@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kLacksKv = "queued requests lack KV";
 
-// What candidates that may become one are told by.
+// A candidate's form, and what decides if it may become one with others.
 struct Like {
   Form form;
   ReplicaId first;

@@ -25,6 +25,12 @@ Error refused_now(fmt::format_string<Args...> format, Args&&... args) {
                "these groups cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
 }
 
+// Refuses for the reason why homes cannot become one.
+Error refused_for(const Error& why) {
+  return why.code == ErrorCode::kInvalidArgument ? refused("{}", why.message)
+                                                 : refused_now("{}", why.message);
+}
+
 bool overlap(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
   return std::any_of(a.begin(), a.end(), [&](ReplicaId replica) {
     return std::find(b.begin(), b.end(), replica) != b.end();
@@ -173,7 +179,7 @@ Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const
   }
   if (auto evened = evens_out(shapes, change)) {
     return evened->ok() ? look_ahead_evened(change, **std::move(evened), shapes)
-                        : Result<Regroup>(refused("{}", evened->error().message));
+                        : Result<Regroup>(refused_for(evened->error()));
   }
   Shape shape{.homes = change.homes,
               .by = change.by,
@@ -298,7 +304,7 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
                              ? check_homes(change->homes.front(), ahead)
                              : check_shrink(ahead[index(change->homes.front())].back());
       if (!may.ok()) {
-        next = refused_now("{}", may.error().message);
+        next = refused_for(may.error());
       }
     }
     if (!next.ok()) {

@@ -65,7 +65,8 @@ const Engine* Grouping::engine_ahead(const Shapes& shapes, ReplicaId home) const
 }
 
 // Returns what pipelines of unequal length or memory, or replicas of unequal precisions, become, or
-// why they cannot; nothing if the homes are equal, or groups that part first.
+// why they cannot. Returns nothing if the homes are equal, and for groups that differ in nothing
+// but their precisions: these part first.
 std::optional<Result<GroupShape>> Grouping::evens_out(const Shapes& shapes,
                                                       const Change& change) const {
   std::vector<Form> forms = forms_now(shapes, change.homes);
@@ -127,7 +128,7 @@ Status Grouping::check_shrink(Shape shape) const {
 }
 
 // Refuses an operator a group that would fail as soon as it begins: its homes can come to no equal
-// forms, or a request needs more KV than they would keep. Homes that change first may do otherwise.
+// forms, or a request needs more KV than they would keep. Homes that change before are not checked.
 Status Grouping::check_homes(ReplicaId group, const Shapes& ahead) const {
   const Shape& shape = ahead[index(group)].back();
   std::vector<JoiningHome> homes;

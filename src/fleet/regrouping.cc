@@ -11,7 +11,7 @@
 namespace protean {
 namespace {
 
-constexpr int kMostDoublings = 6;  // of a wait: 1 s becomes 64 s
+constexpr int kMostDoublings = 6;  // of a wait
 
 bool moves_kv(const MorphStep& step) {
   return std::get<HoldShards>(step).component == Component::kAttention;
@@ -84,9 +84,13 @@ bool Regrouping::concerns(ReplicaId replica) const {
 
 std::string Regrouping::stage() const {
   switch (stage_) {
-    case Stage::kSettling:
-      return group_.shrunk_from > 0 ? "waits for smaller KV caches"
-                                    : "waits for the replicas' forms";
+    case Stage::kSettling: {
+      const bool smaller =
+          group_.shrunk_from > 0 && std::ranges::all_of(lead_.from, [&](const Form& form) {
+            return equally_precise(form, group_.home);
+          });
+      return smaller ? "waits for smaller KV caches" : "waits for the replicas' forms";
+    }
     case Stage::kJoining:
     case Stage::kUnifying:
     case Stage::kDividing:
@@ -190,6 +194,7 @@ bool Regrouping::all_quiet() const {
 
 // Waits until the forms of all homes are at rest and no KV migrates.
 void Regrouping::settle() {
+  count_preempted();
   if (!together_) {
     end();
     return;

@@ -101,12 +101,15 @@ struct JoiningHome {
   const Engine* engine = nullptr;  // that has this form; null: there will be one
 };
 
-// Returns what homes become as a group, with the forms that they go to before it. Those of unequal
-// precisions go to one: an operator's if one is pinned, else the highest of each component if the
-// KV of no home becomes too small for its requests, else that of the home with the smallest
-// weights. If a device would lack pages on the way, the homes' KV shrinks. Pipelines of unequal
-// length or memory keep the KV that they have; a replica is one of one stage. Unless an operator
-// `insists`, KV in use stays, and a group for which forms change has more KV than its homes.
+// Returns what homes become as a group, with the forms that they go to before it. Homes of unequal
+// precisions go to the first of these that there is:
+//   1. the precisions that an operator chose for a home;
+//   2. the highest precision of each component, if each home has KV for its requests then;
+//   3. the precisions of the home with the smallest weights.
+// If a device would lack pages on the way, the homes' KV shrinks. Pipelines of unequal length or
+// memory keep the KV that they have; a replica counts as a pipeline of one stage. Unless an
+// operator `insists`, KV in use stays, and a group for which forms change has more KV than its
+// homes.
 Result<GroupShape> shape_of(const GroupConfig& config, const std::vector<JoiningHome>& homes,
                             GroupBy by, bool insists);
 
@@ -221,7 +224,7 @@ class Regrouping {
     std::string reason;
     TimeNs until_ns = 0;
     int attempts = 0;              // in a row
-    std::int64_t preemptions = 0;  // of the homes when their KV began to shrink
+    std::int64_t preemptions = 0;  // of the homes, without those that the record counts already
     bool for_kv = false;           // requests that gave up theirs wait until no more moves
   };
   struct News {  // that was not taken yet
@@ -252,6 +255,7 @@ class Regrouping {
   std::optional<Error> lead_homes(GroupShape shape);
   std::optional<Error> compare_homes() const;
   bool restore_home(std::size_t home);
+  void count_preempted();
   std::int64_t preemptions() const;
   void join();
   void begin_joint_steps();

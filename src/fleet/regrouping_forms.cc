@@ -73,6 +73,8 @@ Result<std::vector<Form>> precisions_for(const ModelSpec& spec,
 // Returns the forms that homes have at these precisions. KV has what fits, or stays as it is.
 Result<std::vector<Form>> forms_at(const Form& precisions, const std::vector<JoiningHome>& homes,
                                    bool kv_stays) {
+  const auto there = std::ranges::find_if(
+      homes, [&](const JoiningHome& home) { return equally_precise(home.form, precisions); });
   std::vector<Form> forms;
   for (const JoiningHome& home : homes) {
     if (equally_precise(home.form, precisions)) {
@@ -84,7 +86,8 @@ Result<std::vector<Form>> forms_at(const Form& precisions, const std::vector<Joi
     const auto now = home.engine != nullptr ? home.engine->form() : std::nullopt;
     const bool is_its_own = now && now->group.size() == home.form.group.size();  // not its group's
     const Result<Form> form =
-        is_its_own ? home.engine->form_with(wish) : Result<Form>(different(homes.front(), home));
+        is_its_own ? home.engine->form_with(wish)
+                   : Result<Form>(different(there != homes.end() ? *there : homes.front(), home));
     if (!form.ok()) {
       return form.error();
     }
@@ -127,9 +130,10 @@ Result<GroupShape> shape_at(const GroupConfig& config, const std::vector<Joining
   return shape;
 }
 
-Status check_gain(const GroupConfig& config, const GroupShape& group, bool insists) {
+// `before`: the KV blocks that the homes have together.
+Status check_gain(const GroupConfig& config, const GroupShape& group, std::int64_t before,
+                  bool insists) {
   const std::int64_t most = most_kv_blocks(config, group.wide);
-  const std::int64_t before = group.blocks_apart();
   return insists || most > before
              ? Status()
              : make_error(ErrorCode::kExhausted,
@@ -144,9 +148,11 @@ Status check_led(const GroupConfig& config, const std::vector<JoiningHome>& home
   if (forms == forms_of(homes)) {
     return {};
   }
+  std::int64_t before = 0;
   for (std::size_t home = 0; home < homes.size(); ++home) {
     const JoiningHome& joining = homes[home];
     const std::int64_t blocks = forms[home].kv.blocks;
+    before += joining.form.kv.blocks;
     if (joining.engine != nullptr && blocks < joining.form.kv.blocks) {
       Status room = check_room(*joining.engine, joining.replica, blocks, insists);
       if (!room.ok()) {
@@ -154,7 +160,7 @@ Status check_led(const GroupConfig& config, const std::vector<JoiningHome>& home
       }
     }
   }
-  return check_gain(config, shape, insists);
+  return check_gain(config, shape, before, insists);
 }
 
 }  // namespace
@@ -195,7 +201,7 @@ Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stati
       return room;
     }
   }
-  return check_gain(config, group, insists);
+  return check_gain(config, group, group.blocks_apart(), insists);
 }
 
 HomeBlocks GroupShape::home_blocks() const {
@@ -243,10 +249,6 @@ Result<GroupShape> shape_of(const GroupConfig& config, const std::vector<Joining
 // Finds the forms on the way, or leads the homes to those with which they become one, after which
 // they rest again. Returns why there is no way.
 std::optional<Error> Regrouping::agree() {
-  if (group_.shrunk_from > 0) {
-    record_.preempted += static_cast<int>(preemptions() - wait_.preemptions);
-    wait_.preemptions = preemptions();
-  }
   if (lead_.to) {
     if (auto why = compare_homes()) {
       return why;
@@ -269,6 +271,13 @@ std::optional<Error> Regrouping::agree() {
   }
   joined_ = form_ = group_.joined();
   return std::nullopt;
+}
+
+void Regrouping::count_preempted() {
+  if (lead_.to) {
+    record_.preempted += static_cast<int>(preemptions() - wait_.preemptions);
+    wait_.preemptions = preemptions();
+  }
 }
 
 std::int64_t Regrouping::preemptions() const {
@@ -300,7 +309,7 @@ std::optional<Error> Regrouping::lead_homes(GroupShape shape) {
     }
     const std::int64_t blocks = to[home].kv.blocks;
     if (blocks < lead_.from[home].kv.blocks) {
-      engine(home).promise_kv(blocks, std::max(blocks, group_.shrunk_from));
+      engine(home).promise_kv(blocks, std::max(group_.shrunk_from, lead_.from[home].kv.blocks));
     }
   }
   return std::nullopt;
