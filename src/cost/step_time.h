@@ -50,7 +50,8 @@ struct LayersCost {
   double tile_tokens = 12;
   double pass_tokens = 0;  // tokens of a pass; 0: a step is one pass
   // Two devices that share the layers take half of the above, and this for each of the two sums of
-  // a layer and all that is not divided. Nothing: not measured.
+  // a layer and all that is not divided, as measured where the two devices were then. Nothing: not
+  // measured.
   std::optional<Transfer> sums = {};
 
   bool is_known() const { return step_us + token_us + more_token_us + tile_us > 0; }

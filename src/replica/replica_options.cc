@@ -136,7 +136,8 @@ FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   FingerprintOptions wanted{.kv = form.kv,
                             .cpus = options.sizing.cpus.front(),
                             .max_model_len = options.sizing.max_model_len};
-  if (const std::vector<CpuShare>& cpus = options.sizing.cpus; cpus.size() > 1) {
+  const std::vector<CpuShare>& cpus = options.sizing.cpus;
+  if (cpus.size() > 1 && form.shards > 1) {  // else no devices share a layer
     wanted.sharing = {cpus[0], cpus[1]};
   }
   wanted.page_bytes = options.morph ? page_bytes_of_pool(options.sizing.budget.page_bytes) : 0;

@@ -136,6 +136,10 @@ Result<StepCost> known_step_cost(const StepCostSource& source, const Checkpoint&
   }
   std::string remark;
   const auto found = learn_step_cost(source, checkpoint, options, &remark);
+  if (!found.ok() && kept.ok()) {
+    log::warning("sums among devices are not measured: {}", found.error().message);
+    return kept->cost;
+  }
   if (!found.ok()) {
     return found.error();
   }

@@ -144,6 +144,32 @@ TEST(StepCosts, SumsAmongDevicesAreMeasuredOnceAndKept) {
   fs::remove_all(folder);
 }
 
+TEST(StepCosts, WhatIsKeptServesIfSumsCannotBeMeasured) {
+  const fs::path folder =
+      fs::path(testing::TempDir()) / fmt::format("step_costs_no_sums_test.{}", ::getpid());
+  fs::create_directories(folder / "model");
+  std::ofstream(folder / "model" / "model.safetensors") << "weights";
+  std::ofstream(folder / "model" / "config.json") << "{}";
+  const StepCostSource source{
+      .model = folder / "model", .directory = folder / "cache", .version = "1"};
+  cpu::Team team(1);
+  const RandomCheckpoint checkpoint(team, interrupted_spec(), 1);
+  bool goes_on = true;
+  FingerprintOptions options{.layers = {Precision::kBf16},
+                             .kv = {},
+                             .budget_s = 0,
+                             .harvest = {.await_turn = [&] { return goes_on; }, .quiet = {}}};
+  const auto alone = known_step_cost(source, checkpoint, options);
+  ASSERT_TRUE(alone.ok()) << alone.error().message;
+  options.sharing = {CpuShare(), CpuShare()};
+  goes_on = false;
+  const auto kept = known_step_cost(source, checkpoint, options);
+  ASSERT_TRUE(kept.ok()) << kept.error().message;
+  EXPECT_FALSE(kept->of(Precision::kBf16).sums.has_value());
+  EXPECT_EQ(kept->wake_us, alone->wake_us);
+  fs::remove_all(folder);
+}
+
 TEST(StepCosts, AFingerprintThatRequestsDisturbedIsNotKept) {
   const fs::path folder =
       fs::path(testing::TempDir()) / fmt::format("step_costs_busy_test.{}", ::getpid());
