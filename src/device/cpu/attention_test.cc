@@ -316,13 +316,17 @@ int rows_from(int first, int chunk) {
 // Compares a sequence computed at once with the same sequence token by token, in chunks, together
 // with other sequences, with more threads, and with other block sizes. Emulated tiles are slow, so
 // each shape is tried with them for one kind of keys and values. Each config is computed token by
-// token and with every second of the other cuts, in turn, so that each cut is tried in every way.
+// token and with every second of the other cuts. Which these are alternates with pairs of shapes,
+// so that each cut is tried with each isa and kind, tiles included.
 TEST_P(Attention, GivesARowTheSameBitsInAnyBatch) {
   KvElement tiled = KvElement::kBf16;
-  int turn = 0;
+  int shapes = 0;
   for (const Config& shape : kConfigs) {
+    const int pair = shapes++ / 2;
     tiled = tiled == KvElement::kBf16 ? KvElement::kInt8 : KvElement::kBf16;
+    int way = 0;
     for (const Config& config : ways(shape)) {
+      ++way;
       if (config.isa == MatmulIsa::kEmulatedAmx && config.element != tiled) {
         continue;
       }
@@ -339,9 +343,10 @@ TEST_P(Attention, GivesARowTheSameBitsInAnyBatch) {
         whole = compute(one, config, store.layer, {{&sequence, 0, sequence.tokens}});
       }
       Config blocks = config;
+      int cut = 0;
       for (const auto& [chunk, threads] :
            {std::pair{1, 1}, {7, 2}, {16, 1}, {64, 3}, {kLong - 1, 3}, {kLong, 2}}) {
-        if (chunk > 1 && ++turn % 2 == 0) {
+        if (chunk > 1 && (pair + way + ++cut) % 2 == 0) {
           continue;
         }
         Team team(threads);
