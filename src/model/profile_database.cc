@@ -37,6 +37,8 @@ constexpr const char* kQualityTable =
     "CREATE TABLE IF NOT EXISTS configuration_quality (model TEXT, weights TEXT, method TEXT, "
     "kv TEXT, pruning INTEGER, pruned_percent INTEGER, perplexity_ratio REAL, "
     "PRIMARY KEY (model, weights, method, kv, pruning, pruned_percent)) WITHOUT ROWID";
+// The map's table before it knew versions.
+constexpr const char* kFormerMap = "DROP TABLE IF EXISTS configuration_estimates";
 constexpr const char* kStepTable =
     "CREATE TABLE IF NOT EXISTS fingerprint_time (model TEXT, cpu TEXT, threads INTEGER, kv TEXT, "
     "small_pages INTEGER, version TEXT, format INTEGER, step TEXT, us REAL)";
@@ -149,8 +151,8 @@ ProfileDatabase::~ProfileDatabase() {
 }
 
 Status ProfileDatabase::prepare_tables() {
-  for (const char* table : {kTable, kMapTable, kQualityTable, kStepTable}) {
-    if (sqlite3_exec(handle_, table, nullptr, nullptr, nullptr) != SQLITE_OK) {
+  for (const char* statement : {kTable, kMapTable, kQualityTable, kStepTable, kFormerMap}) {
+    if (sqlite3_exec(handle_, statement, nullptr, nullptr, nullptr) != SQLITE_OK) {
       return error("read");
     }
   }

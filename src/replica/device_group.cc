@@ -197,32 +197,32 @@ Degrees chosen_degrees(const GroupOptions& options, std::size_t stages, int devi
 // `devices` are those of one replica.
 Status check_degrees(const Degrees& degrees, int devices, const GroupOptions& options,
                      const ModelSpec& spec) {
-  const std::string tensor_flag = options.tensor > 0
-                                      ? "--tensor-parallel-size"
-                                      : fmt::format("--devices {} with {} stages is TP",
-                                                    devices * options.replicas, degrees.stages);
+  const bool chosen_number = options.devices.empty() || options.devices == "auto";
+  const std::string named =
+      chosen_number ? std::to_string(devices * options.replicas) : options.devices;
+  const std::string tensor_flag =
+      options.tensor > 0 ? "--tensor-parallel-size"
+                         : fmt::format("--devices {} with {} stages is TP", named, degrees.stages);
   if (Status valid = check_degree(tensor_flag, degrees.tensor, spec); !valid.ok()) {
     return valid;
   }
   if (degrees.stages > spec.layers) {
     const bool chosen = options.pipeline == 0;  // because of the number of devices
-    return make_error(
-        ErrorCode::kInvalidArgument,
-        "{}: the model has {} layers, and each stage needs one: use at most {}",
-        chosen
-            ? fmt::format("--devices {} is {} stages", devices * options.replicas, degrees.stages)
-            : fmt::format("--pipeline-parallel-size {}", degrees.stages),
-        spec.layers, chosen ? spec.layers * degrees.tensor * options.replicas : spec.layers);
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: the model has {} layers, and each stage needs one: use at most {}",
+                      chosen ? fmt::format("--devices {} is {} stages", named, degrees.stages)
+                             : fmt::format("--pipeline-parallel-size {}", degrees.stages),
+                      spec.layers,
+                      chosen ? spec.layers * degrees.tensor * options.replicas : spec.layers);
   }
   if (const int needed = degrees.tensor * degrees.stages; needed != devices) {
     const int replicas = options.replicas;
     return make_error(ErrorCode::kInvalidArgument,
                       "--devices {}: {}TP {} with {} stage{} takes {}: use --devices {}, or other "
                       "degrees",
-                      devices * replicas,
-                      replicas == 1 ? "" : fmt::format("{} replicas of ", replicas), degrees.tensor,
-                      degrees.stages, degrees.stages == 1 ? "" : "s", needed * replicas,
-                      needed * replicas);
+                      named, replicas == 1 ? "" : fmt::format("{} replicas of ", replicas),
+                      degrees.tensor, degrees.stages, degrees.stages == 1 ? "" : "s",
+                      needed * replicas, needed * replicas);
   }
   return {};
 }
