@@ -15,8 +15,8 @@ double of_whole_model(double one, double other, const Depths& layers) {
     return one * layers.model / layers.one;
   }
   const double layer = (other - one) / (layers.other - layers.one);
-  // Noise may make the deeper copy the faster one. No layer takes less than no time, and the least
-  // squares of that bound are the mean.
+  // Noise may make the deeper copy the faster one. If layers may cost nothing but not less, least
+  // squares give the mean of both times.
   return layer < 0 ? (one + other) / 2 : one + (layers.model - layers.one) * layer;
 }
 

@@ -74,7 +74,7 @@ class FingerprintDevice {
     std::int64_t other_bytes = 0;
     bool whole = false;  // the step does not end in the middle
   };
-  // Weights, KV and what stands for the layers that are left out.
+  // Weights, KV and a buffer that is read in place of the layers that are left out.
   struct Memory {
     std::unique_ptr<cpu::PagePool> pool;  // null without pages
     std::vector<cpu::PageRange> pages;

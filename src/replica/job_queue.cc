@@ -12,7 +12,7 @@ Status attempt(const std::function<Status()>& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return make_error(ErrorCode::kExhausted, "the system had not enough memory for it");
+    return make_error(ErrorCode::kExhausted, "the system is out of memory");
   } catch (const std::exception& thrown) {
     return make_error(ErrorCode::kInternal, "{}", thrown.what());
   }

@@ -13,8 +13,8 @@
 
 namespace protean {
 
-// Does work that may need more memory than there is. Returns what it returns, or the reason if it
-// throws: an exception that leaves a thread ends the process.
+// Runs work that may need more memory than there is. Returns its status, or an error that names the
+// exception if it throws: an exception that leaves a thread ends the process.
 Status attempt(const std::function<Status()>& work);
 
 // Jobs that one thread runs, one after the other: short ones first, and also while a long one waits

@@ -63,7 +63,7 @@ TEST(JobQueue, WorkThatThrowsFailsItsJobAlone) {
   jobs.run();
   ASSERT_EQ(ended.size(), 3U);
   EXPECT_EQ(ended[0].error().code, ErrorCode::kExhausted);
-  EXPECT_EQ(ended[0].error().message, "the system had not enough memory for it");
+  EXPECT_EQ(ended[0].error().message, "the system is out of memory");
   EXPECT_EQ(ended[1].error().message, "no more threads");
   EXPECT_TRUE(ended[2].ok());
 }

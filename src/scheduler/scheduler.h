@@ -180,9 +180,10 @@ class Scheduler {
 
   // Returns the KV of running sequences that share none, in order of their places.
   std::vector<OwnKv> own_kv() const;
-  // Preempts running sequences, which are in no step, and forgets their KV, of which a preemption
-  // alone would leave cached blocks. Until admit_again(), or until another scheduler absorbs them,
-  // no sequence is admitted: none overtakes them, and there is no new KV that would have to move.
+  // Preempts running sequences and takes their blocks out of the prefix cache, where a preemption
+  // leaves them. The sequences must be in no step. Until admit_again(), or until another scheduler
+  // absorbs them, no sequence is admitted: none overtakes them, and there is no new KV that would
+  // have to move.
   void give_up_kv(const std::vector<RequestId>& requests);
   void admit_again() { exchange_.admits_none = false; }
   bool admits_none() const { return exchange_.admits_none; }

@@ -183,7 +183,7 @@ TEST(SchedulerMoves, ASequenceThatGaveUpItsKvWaitsInNoStateThatAnotherTakes) {
   EXPECT_EQ(who(to.next_step().value()), (std::vector<std::uint64_t>{1}));
 }
 
-// Sequences that wait and sequences that arrive stay out, also once the one that was set aside has
+// Sequences that wait and sequences that arrive stay out, also once the one that gave up its KV has
 // been removed.
 TEST(SchedulerMoves, NoSequenceIsAdmittedWhileOthersHaveGivenUpTheirKv) {
   Scheduler scheduler(roomy(16));

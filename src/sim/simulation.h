@@ -58,7 +58,8 @@ struct SimulationConfig {
   std::vector<WishAt> wishes;  // in order of time
   MorphCost morph_cost;        // used if engine.morph is set
   // What each replica has: needed if it has several devices. If replicas are unequal, one entry for
-  // each, with an engine. Without any, devices follow from engine.morph, else a replica has one.
+  // each; without an engine of its own, a replica has `engine`. Without any, devices follow from
+  // engine.morph, else a replica has one.
   std::vector<SimulatedReplica> each;
   // What steps cost on several devices: needed if a replica has several, or if groups may form.
   // Without it, every device takes what step_cost says.

@@ -7,11 +7,10 @@
 
 namespace protean::cpu {
 
-// Runs `work` on a thread of its own with a low scheduling priority, and waits for it. Throws what
-// it throws. On a CPU
-// that both want, a thread of normal priority then gets nine tenths of the time. The thread has the
-// caller's CPUs and NUMA nodes. `work` must start no threads: they would inherit the priority, and
-// raising it again needs a privilege.
+// Runs `work` on a thread of its own with a low scheduling priority, and waits for it. Rethrows an
+// exception of `work`. On a CPU that both want, a thread of normal priority then gets nine tenths
+// of the time. The thread has the caller's CPUs and NUMA nodes. `work` must start no threads: they
+// would inherit the priority, and raising it again needs a privilege.
 void run_at_low_priority(const std::function<void()>& work);
 
 // The same, and returns what `work` returns.

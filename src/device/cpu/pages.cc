@@ -196,9 +196,10 @@ Status PagePool::withhold(std::int64_t pages) {
   return {};
 }
 
-// Goes on behind the last run if that is free. Else takes the smallest run with room for all that
-// the range may have yet; if there is none, the longest runs. Where addresses have room for a huge
-// page, a run begins where it lies in the file as in the addresses.
+// Takes the pages behind the range's last run if they are free and aligned. Otherwise takes the
+// smallest free run with room for all that the range may have yet; if there is none, the longest
+// runs. A run that holds a whole huge page begins at the same offset in the file as in the
+// addresses.
 Result<std::vector<PageRun>> PagePool::borrow(const PagesWanted& wanted) {
   const std::lock_guard lock(mutex_);
   if (wanted.pages > free_pages_) {

@@ -60,9 +60,10 @@ class PagePool {
     std::int64_t most;    // pages that the range may have yet, at least `pages`
     std::int64_t behind;  // the page behind the range's last run, or -1
   };
-  // Borrows pages in few runs. Where possible, what has room for a huge page lies in the file as in
-  // the addresses, without which the system maps small pages, and every block of KV waits for the
-  // page table. If not enough are free, fails and borrows none.
+  // Borrows pages in few runs. Where free pages allow it, a run that holds a whole huge page has
+  // the same offset from a multiple of huge pages in the file as in the addresses. Elsewhere the
+  // system maps small pages, and reads of KV wait for the page table. If too few are free, borrows
+  // none.
   Result<std::vector<PageRun>> borrow(const PagesWanted& wanted);
   void give_back(std::span<const PageRun> runs);
   // The following two are called with the mutex held.
