@@ -313,6 +313,10 @@ void keep_map(const PlanOptions& options, const PlannedModel& model, const PlanR
 
 }  // namespace
 
+Error plan_stopped() {
+  return make_error(ErrorCode::kUnavailable, "the plan was stopped");
+}
+
 Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
                              const Machine& machine) {
   PlanReport report{
@@ -339,7 +343,7 @@ Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& mod
     return candidates.error();
   }
   if (options.harvest.is_over()) {
-    return make_error(ErrorCode::kUnavailable, "the plan was stopped");
+    return plan_stopped();
   }
   auto deployment = deploy(report.wish, *std::move(candidates), report.states);
   if (!deployment.ok()) {

@@ -49,6 +49,9 @@ struct PlannedModel {
 Result<PlanReport> make_plan(const PlanOptions& options, const PlannedModel& model,
                              const Machine& machine);
 
+// The reason of what ends because its harvest is over.
+Error plan_stopped();
+
 // Makes the fingerprints that plans of a model rest on, whether or not they are kept, and keeps
 // them. Tells how far it is after each timed run.
 Status profile_for_plans(const PlanOptions& options, const PlannedModel& model,

@@ -20,16 +20,15 @@
 
 namespace protean {
 
-// What a plan counts on at a moment, in addition to its model.
+// The devices and memory for which a plan is made.
 struct DevicesNow {
   std::vector<int> lost;      // that have failed
   std::vector<double> loads;  // see Placements::device_loads()
   std::int64_t unclaimed_bytes = 0;
 };
 
-// Plans for the devices that `now` returns; again, for those that it returns then, if other devices
-// have failed meanwhile, which the plan may have chosen. Once `ends` returns true, the latest plan
-// is the last one.
+// Calls `plan` with what `now` returns. If more devices have failed when it ends, plans again,
+// unless `ends` returns true. Returns the last plan.
 template <class Plan>
 auto plan_for_devices(const std::function<DevicesNow()>& now, const std::function<bool()>& ends,
                       const Plan& plan) {

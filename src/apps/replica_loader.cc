@@ -1,6 +1,5 @@
 #include "apps/replica_loader.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "apps/hand_over.h"
@@ -69,8 +68,8 @@ OpenOptions ReplicaLoader::open_options(TellProgress tell) {
           .memory = defaults_.memory};
 }
 
-// Opens a model, for the devices and the memory of that moment. The load of the model at the place
-// `model` does not count. What its steps cost is learned before it is loaded, if it is.
+// Opens a model for the devices that work and the memory that is free now. Ignores the load of the
+// model at place `model`. Does not learn step costs: load_aside() does.
 Result<OpenModel> ReplicaLoader::plan(OpenOptions options, std::optional<std::size_t> model,
                                       const Open& open) {
   const auto now = [&] {
@@ -78,7 +77,7 @@ Result<OpenModel> ReplicaLoader::plan(OpenOptions options, std::optional<std::si
                       .loads = placements_.device_loads(model),
                       .unclaimed_bytes = unclaimed_bytes()};
   };
-  const auto ends = [&] { return jobs_.closed() || jobs_.taken_back(); };
+  const auto ends = [&] { return options.harvest.is_over(); };
   auto opened = plan_for_devices(now, ends, [&](const DevicesNow& devices) {
     options.lost_devices = devices.lost;
     options.device_loads = devices.loads;
@@ -106,19 +105,31 @@ Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resi
       trim();
     }
   });
-  if (replicas->ok() && uses_lost_devices(*resident.model)) {
-    cpu::run_at_low_priority([&] { replicas = failed_meanwhile(*resident.model); });
-    trim();
-  }
   return *std::move(replicas);
 }
 
+// Returns why a model that was opened or loaded on devices that have failed meanwhile is of no use,
+// and gives its memory back.
+Status ReplicaLoader::drop_if_lost(Resident& resident) {
+  if (!uses_lost_devices(*resident.model)) {
+    return {};
+  }
+  Error why = failed_meanwhile(*resident.model);
+  cpu::run_at_low_priority([&] {
+    resident.replicas.reset();  // first: it uses the others
+    resident = {};
+  });
+  trim();
+  return why;
+}
+
 void ReplicaLoader::unload(std::size_t model) {
-  give_short([this, model] { unload_now(model); });
+  give_short([this, model] { unload_now(model); },
+             [this, model](const Error&) { server_.fell_asleep(model); });
 }
 
 void ReplicaLoader::load(std::size_t model) {
-  give_short([this, model] { load_now(model); });
+  give_short([this, model] { load_now(model); }, log_failure);
 }
 
 void ReplicaLoader::replace(std::size_t model, const IntentWish& wish) {
@@ -153,7 +164,7 @@ void ReplicaLoader::take_back_deployment(const std::string& name) {
 
 void ReplicaLoader::take_back_replacement(std::size_t model) {
   if (jobs_.take_back(replacement_job(model))) {
-    give_short([this, model] { fail_to_replace(model, withdrawn()); });
+    give_short([this, model] { fail_to_replace(model, withdrawn()); }, log_failure);
   }
 }
 
@@ -164,7 +175,7 @@ void ReplicaLoader::take_back_profile(std::size_t model) {
 }
 
 void ReplicaLoader::remove(std::size_t model) {
-  give_short([this, model] { remove_now(model); });
+  give_short([this, model] { remove_now(model); }, log_failure);
 }
 
 Status ReplicaLoader::deploy(const std::string& name, const boost::json::object& fields,
@@ -178,55 +189,10 @@ Status ReplicaLoader::deploy(const std::string& name, const boost::json::object&
   return {};
 }
 
-void ReplicaLoader::unload_now(std::size_t model) {
-  Resident& resident = residents_[model];
-  cpu::run_at_low_priority([&] { resident.replicas.reset(); });
-  resident.model->inbox->reopen();
-  trim();
-  log::info("{} sleeps until it is asked for", name_of(*resident.model));
-  server_.fell_asleep(model);
-}
-
-// Starts a model's replicas from its files as they are now.
-Status ReplicaLoader::start(Resident& resident) {
-  const Checkpoint* const read = resident.model->files->checkpoint.get();
-  const Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
-  if (resident.model->files->checkpoint.get() != read) {
-    std::ranges::for_each(resident.held, &HeldRequest::weights_replaced);
-  }
-  if (!renewed.ok()) {
-    return renewed;
-  }
-  learn_costs(*resident.model);  // at once if it is missing: requests wait for the model
-  auto replicas = start_replicas(*resident.model, *resident.sink);
-  if (!replicas.ok()) {
-    return replicas.error();
-  }
-  resident.replicas = *std::move(replicas);
-  return {};
-}
-
-void ReplicaLoader::load_now(std::size_t model) {
-  Resident& resident = residents_[model];
-  if (resident.awaits_place || resident.replicas != nullptr) {
-    return;
-  }
-  const TimeNs began_ns = steady_now_ns();
-  if (const Status started = attempt([&] { return start(resident); }); !started.ok()) {
-    log::error("{} does not wake: {}", name_of(*resident.model), started.error().message);
-    fail_to_wake(model, started.error());
-    return;
-  }
-  await_successor(model);
-  resident.replicas->take_in(std::exchange(resident.held, {}));
-  placements_.loaded(model, resident.model->load_s);
-  server_.loaded(model, seconds_since(began_ns));
-  log::info("{} woke in {:.2f} s", name_of(*resident.model), seconds_since(began_ns));
-  server_.woke(model, {});
-}
-
-// Hosts a model that is not loaded.
+// Hosts a model that is not loaded. Makes room for it, so that add() does not fail once the server
+// knows the model: both would number later models differently.
 ReplicaLoader::Resident ReplicaLoader::open(OpenModel model) {
+  residents_.reserve(residents_.size() + 1);
   Resident resident{std::make_shared<OpenModel>(std::move(model)), nullptr, nullptr};
   HostedModel hosted = resident.model->hosted;
   hosted.keeps = resident.model;
@@ -254,6 +220,11 @@ void ReplicaLoader::deploy_now(ModelSetting setting, bool load) {
       return;
     }
     resident.replicas = *std::move(replicas);
+    if (const Status lost = drop_if_lost(resident); !lost.ok()) {
+      server_.failed(
+          name, make_error(ErrorCode::kUnavailable, "{}: deploy it again", lost.error().message));
+      return;
+    }
   }
   log::info("{} is {} after {:.2f} s", name, load ? "deployed" : "registered",
             seconds_since(began_ns));
@@ -424,6 +395,10 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
       return;
     }
   }
+  if (const Status lost = drop_if_lost(resident); !lost.ok()) {
+    plan_again(model, std::move(next.wish), lost.error());
+    return;
+  }
   log::info("{} is served for {} after {:.2f} s: {}", name_of(*resident.model), next.wish.intent,
             seconds_since(next.began_ns), resident.model->plan.configuration);
   if (const auto& former = residents_[model].model;
@@ -469,7 +444,13 @@ void ReplicaLoader::profile_now(std::size_t model) {
 
 void ReplicaLoader::add(Resident resident) {
   residents_.push_back(std::move(resident));
-  add_placement(residents_.size() - 1);
+  const Status placed = attempt([&] {
+    add_placement(residents_.size() - 1);
+    return Status();
+  });
+  if (!placed.ok()) {
+    log_failure(placed.error());  // the model serves, but its load does not count for plans
+  }
 }
 
 void ReplicaLoader::remove_now(std::size_t model) {

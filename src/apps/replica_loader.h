@@ -88,19 +88,23 @@ class ReplicaLoader final : public ModelLoader {
   using Failed = std::function<void(const Error&)>;
   void do_job(const std::function<void()>& job, const Failed& failed);
   void give(std::function<void()> job, Failed failed, std::string name = {}, bool next = false);
-  void give_short(std::function<void()> job);
+  void give_short(std::function<void()> job, Failed failed);
+  static void log_failure(const Error& error);
   using Open =
       std::function<Result<OpenModel>(const OpenOptions& options, std::int64_t unclaimed_bytes)>;
   Result<OpenModel> plan(OpenOptions options, std::optional<std::size_t> model, const Open& open);
   bool uses_lost_devices(const OpenModel& model) const;
+  Status drop_if_lost(Resident& resident);
   Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident, const TellProgress& tell);
   void unload_now(std::size_t model);
   static Status start(Resident& resident);
+  Status wake(std::size_t model);
   void load_now(std::size_t model);
   void deploy_now(ModelSetting setting, bool load);
   void replace_now(std::size_t model, const IntentWish& wish);
   static Status lost(const Resident& resident);
   void lose_now(std::size_t model, const ReplicaFailure& failure);
+  void leave_devices(std::size_t model, std::string why);
   std::string lose_devices(const OpenModel& model, const ReplicaFailure& failure);
   void fail_to_wake(std::size_t model, const Error& error);
   void await_successor(std::size_t model);

@@ -12,7 +12,7 @@
 namespace protean {
 
 void ReplicaLoader::forget_replacement(std::size_t model) {
-  give_short([this, model] { residents_[model].next.reset(); });
+  give_short([this, model] { residents_[model].next.reset(); }, log_failure);
 }
 
 void ReplicaLoader::fail_to_replace(std::size_t model, const Error& error) {
@@ -48,14 +48,17 @@ void ReplicaLoader::await_successor(std::size_t model) {
 }
 
 void ReplicaLoader::leaves(std::size_t model) {
-  give_short([this, model] {
-    residents_[model].leaves = true;
-    await_successor(model);
-  });
+  give_short(
+      [this, model] {
+        residents_[model].leaves = true;
+        await_successor(model);
+      },
+      log_failure);
 }
 
 void ReplicaLoader::lose(std::size_t model, const ReplicaFailure& failure) {
-  give_short([this, model, failure] { lose_now(model, failure); });
+  give_short([this, model, failure] { lose_now(model, failure); },
+             [this, model, failure](const Error&) { leave_devices(model, failure.why); });
 }
 
 // Notes that nothing is placed on the devices of a model that have failed, and returns what has
@@ -75,14 +78,17 @@ bool ReplicaLoader::uses_lost_devices(const OpenModel& model) const {
   return model.report != nullptr && placements_.uses_lost(*model.report);
 }
 
-// Plans once more for a wish, without the devices that have failed. A move, which names its
-// devices, fails instead, unless the model has to leave a device where it serves.
+// Plans once more for a wish, without the devices that have failed. A move fails instead, because
+// it names its devices. If the model serves on a failed device, the move is dropped and planned
+// like any wish.
 void ReplicaLoader::plan_again(std::size_t model, IntentWish wish, const Error& why) {
-  if (wish.move && !uses_lost_devices(*residents_[model].model)) {
+  const std::shared_ptr<OpenModel>& served = residents_[model].model;  // null: it was removed
+  if (wish.move && (served == nullptr || !uses_lost_devices(*served))) {
     fail_to_replace(model, why);
     return;
   }
   wish.move.reset();
+  server_.changes(model, {.planned_again = true});
   replace_now(model, wish);
 }
 
@@ -101,12 +107,20 @@ void ReplicaLoader::fail_to_hand_over(std::size_t model, Next next, const Succee
 // Keeps the model's requests. A device that hangs keeps its memory, which is no free memory any
 // more.
 void ReplicaLoader::lose_now(std::size_t model, const ReplicaFailure& failure) {
+  const OpenModel& served = *residents_[model].model;
+  std::string why = lose_devices(served, failure);
+  log::error("{}: {}, and takes no further models: this one is placed anew", name_of(served), why);
+  leave_devices(model, std::move(why));
+}
+
+// Unloads a model whose devices have failed.
+void ReplicaLoader::leave_devices(std::size_t model, std::string why) {
   Resident& resident = residents_[model];
-  resident.failure = lose_devices(*resident.model, failure);
-  log::error("{}: {}, and takes no further models: this one is placed anew",
-             name_of(*resident.model), resident.failure);
+  resident.failure = std::move(why);
   resident.awaits_place = true;
-  resident.held = resident.replicas->end();
+  if (resident.replicas != nullptr) {
+    resident.held = resident.replicas->end();
+  }
   unload_now(model);
 }
 
@@ -147,11 +161,11 @@ void ReplicaLoader::place_anew(std::size_t model, const IntentWish& wish) {
     std::ranges::for_each(resident.held, &HeldRequest::weights_replaced);
   }
   server_.planned(model, opened->plan);
-  resident.failure.clear();
-  resident.awaits_place = false;
   opened->load_s = before->load_s;  // until it is loaded
   server_.succeeded(model, take_over(*before, *std::move(opened)));
   add_placement(model);
+  resident.failure.clear();
+  resident.awaits_place = false;  // from here on load_now() ends its requests if it fails
   load_now(model);
 }
 

@@ -18,7 +18,7 @@ constexpr TimeNs kLongestRestNs = kNsPerS;
 
 }  // namespace
 
-// Does a job, and tells why if it throws.
+// Runs `job`. If it throws, calls `failed` with the reason.
 void ReplicaLoader::do_job(const std::function<void()>& job, const Failed& failed) {
   const Status done = attempt([&] {
     job();
@@ -36,12 +36,13 @@ void ReplicaLoader::give(std::function<void()> job, Failed failed, std::string n
 }
 
 // A short job plans nothing, and measures only what a model that wakes lacks.
-void ReplicaLoader::give_short(std::function<void()> job) {
-  jobs_.give_short([this, job = std::move(job)] {
-    do_job(job, [](const Error& error) {
-      log::error("a change of the models in memory failed: {}", error.message);
-    });
-  });
+void ReplicaLoader::give_short(std::function<void()> job, Failed failed) {
+  jobs_.give_short(
+      [this, job = std::move(job), failed = std::move(failed)] { do_job(job, failed); });
+}
+
+void ReplicaLoader::log_failure(const Error& error) {
+  log::error("a change of the models in memory failed: {}", error.message);
 }
 
 // Waits before a step of a fingerprint for a moment in which no model has requests; if they go on,

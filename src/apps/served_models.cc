@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/configuration_list.h"
+#include "apps/make_plan.h"
 #include "apps/renew_files.h"
 #include "apps/serve_intent.h"
 #include "apps/version.h"
@@ -221,7 +222,7 @@ Result<SizedModel> size_model(const ModelSetting& asked, const OpenOptions& opti
     }
     log::warning("{}: the next configuration by rank is tried", replica.error().message);
   }
-  return make_error(ErrorCode::kUnavailable, "the plan was stopped");
+  return plan_stopped();
 }
 
 // Does a part of opening a model that takes long and starts no threads: at low priority if others

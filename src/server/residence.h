@@ -101,6 +101,8 @@ struct ConfigurationChange {
   std::string why;
   bool hands_over = false;   // requests go on in what is loaded
   bool placed_anew = false;  // its devices have failed
+  // It does not come that way: it is planned once more, without the move that its wish named.
+  bool planned_again = false;
 };
 
 // The loads of which estimates are shown: all for which these numbers hold, of which 0 is any.

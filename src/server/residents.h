@@ -44,6 +44,7 @@ struct IntentChange {
   bool morphs = false;                  // the engine has begun to
   bool taken_back = false;              // by an operator, or as it gives way
   bool gives_way = false;               // to another one for its wish: devices of `former` failed
+  bool must_leave = false;              // `former` serves on a device that has failed
   std::string error;                    // of kFailed
   TimeNs began_ns = 0;
   TimeNs ended_ns = 0;
@@ -154,7 +155,8 @@ class Residents {
 
  private:
   void admit(Service& service);
-  // Shows a failed deployment until its name is deployed again or removed, or 32 others fail later.
+  // Shows a failed deployment until its name is deployed again or removed. The oldest of more than
+  // 32 is dropped.
   void show_failure(const std::string& name, std::string error);
   void begin_change(Service& service, IntentWish wish);
   void watch_loads();

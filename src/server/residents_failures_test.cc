@@ -158,9 +158,29 @@ TEST_F(LostDevicesTest, AModelThatIsHandedOverOnADeviceThatHasFailedIsPlannedAga
   EXPECT_FALSE(loader.requests_wait) << "they are answered meanwhile";
   EXPECT_EQ(change(), "planning");
   EXPECT_EQ(serving().model().max_model_len, 50);
+  EXPECT_TRUE(std::holds_alternative<ApiError>(residents.take_back_intent(serving())))
+      << "nothing else would have it leave the device";
   residents.not_replaced(0, {ErrorCode::kUnavailable, "no other device"});
   EXPECT_EQ(change("error"), "no other device");
   EXPECT_EQ(loader.take(), Asked{}) << "it stays";
+}
+
+TEST_F(LostDevicesTest, AMoveFromADeviceThatHasFailedIsPlannedAgainAndIsNoMove) {
+  serve_for_an_intent();
+  loader.move = ModelLoader::ModelToMove{
+      0, {.intent = "min-cost", .move = PlannedMove{.devices = {1}, .why = "others are busy"}}};
+  residents.look_at_loads();
+  EXPECT_EQ(loader.take(), Asked{"replace 0 min-cost"});
+  hand_over();
+  EXPECT_EQ(change("why"), "others are busy");
+  residents.changes(0, {.planned_again = true});
+  EXPECT_EQ(change(), "planning");
+  EXPECT_EQ(change("why"), "") << "its devices are not taken";
+  EXPECT_EQ(change("way"), "");
+  hand_over();
+  residents.succeeded(0, on_two_devices());
+  EXPECT_EQ(change(), "done");
+  EXPECT_EQ(residents.intent_of(serving()).at("moves"), 0);
 }
 
 TEST_F(LostDevicesTest, AModelWhoseServerDrainsStaysWhereItWasHandedOver) {

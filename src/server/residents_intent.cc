@@ -102,7 +102,8 @@ Checked<json::object> Residents::take_back_intent(Service& service) {
                     .message = fmt::format("no change of the intent of {} can be taken back: its "
                                            "state in GET /admin/intent must be planning or "
                                            "loading, before another configuration serves, and "
-                                           "no requests may wait for it",
+                                           "it must not be one that the server began because a "
+                                           "device failed",
                                            service.model().names.front())};
   }
   change->taken_back = true;
@@ -252,11 +253,12 @@ IntentChange* Residents::change_of(std::size_t former) {
   return nullptr;
 }
 
-// Returns the model's change of intent if it has not begun to change what serves and no requests
-// wait for it; null otherwise.
+// Returns the model's change of intent if an operator may take it back; null otherwise. It must not
+// have begun to change what serves, no requests may wait for it, and the model must not serve on a
+// device that has failed: nothing else would have it leave that one.
 IntentChange* Residents::change_to_take_back(std::size_t former) {
   IntentChange* change = change_of(former);
-  const bool is_early = change != nullptr && !change->wish.requests_wait &&
+  const bool is_early = change != nullptr && !change->wish.requests_wait && !change->must_leave &&
                         (change->state == IntentChange::State::kPlanning ||
                          (change->state == IntentChange::State::kLoading && !change->follower));
   return is_early ? change : nullptr;
@@ -290,6 +292,11 @@ void Residents::changes(std::size_t model, const ConfigurationChange& how) {
   if (change != nullptr && change->taken_back && how.in_place) {
     loader_->forget_replacement(model);
     not_replaced(model, withdrawn());
+  } else if (change != nullptr && how.planned_again) {
+    change->wish.move.reset();
+    change->how = {};
+    change->progress = {};
+    change->state = IntentChange::State::kPlanning;
   } else if (change != nullptr) {
     change->how = how;
     change->morphs = false;
@@ -364,8 +371,8 @@ void Residents::kept(std::size_t model) {
 }
 
 // A change that is taken back at this moment is done all the same. A model that is placed anew is
-// to be loaded first. Another change for the same wish follows if the model must leave a device;
-// while the server drains, its requests end there.
+// to be loaded first. Another change for the same wish follows if the model must leave a device.
+// While the server drains, no change follows.
 void Residents::succeeded(std::size_t model, const ServedModel& as, bool must_leave) {
   if (hosts_[model] == nullptr) {
     return;
@@ -384,6 +391,7 @@ void Residents::succeeded(std::size_t model, const ServedModel& as, bool must_le
     IntentWish wish = change->wish;
     wish.move.reset();
     begin_change(service, std::move(wish));
+    change_of(model)->must_leave = true;
   }
 }
 
