@@ -24,7 +24,7 @@ Error wrong(const std::string& file, std::string_view key, std::string_view expe
                     expected);
 }
 
-// Returns -1 for what is no number, or one that is infinite or not a number, which TOML has.
+// Returns the number, or -1 if `value` is not a finite number. TOML has inf and nan.
 double finite_number(const toml::node& value) {
   const double number = value.value<double>().value_or(-1);
   return std::isfinite(number) ? number : -1;

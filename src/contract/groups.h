@@ -50,9 +50,11 @@ struct RegroupRecord {
   TimeNs begun_ns = -1;    // the homes' steps were first run jointly
   TimeNs settled_ns = -1;  // the last step of the morph was committed
   TimeNs done_ns = -1;
-  TimeNs grown_ns = -1;           // a group had more KV blocks than its replicas had before
-  int steps = 0;                  // committed steps of the morph
-  int steps_meanwhile = 0;        // of the model, that the first replica ended until the last time
+  TimeNs grown_ns = -1;  // a group had more KV blocks than its replicas had before
+  int steps = 0;         // committed steps of the morph
+  // Steps of the model that the first replica ended between begun_ns and grown_ns, or done_ns if
+  // that is -1.
+  int steps_meanwhile = 0;
   std::int64_t blocks_moved = 0;  // blocks that were copied to other homes
   std::int64_t kv_bytes = 0;      // KV that devices received from others
   std::int64_t weight_bytes = 0;  // weights that devices fetched

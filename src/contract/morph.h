@@ -108,9 +108,10 @@ struct FormWish {
   bool release = false;                   // gives the form back to the policy
   std::optional<MorphMode> mode;          // the policy's new mode
   std::optional<QualityFloor> floor;
-  // The pages that a device has in quiet times, at most as many as it was loaded with; KV has what
-  // fits. The precisions are then those of quiet times too, to which a policy and a release return.
-  // A model that trades memory keeps its own pages. No value: what holds in quiet times stays.
+  // With a value: the pages that a device has in quiet times, at most as many as it was loaded
+  // with. KV has what fits, and the precisions are those of quiet times, to which a policy and a
+  // release return. A model that trades memory keeps its own pages. Without one: quiet times stay
+  // as they are.
   std::optional<std::int64_t> rest_pages = {};
 
   bool names_form() const { return !layers.empty() || embeddings || kv_blocks; }

@@ -35,8 +35,8 @@ class HttpHandler {
   virtual Answer handle(const HttpCall& call) = 0;
   // The form in which the client of this call reads errors.
   virtual ErrorStyle error_style(const HttpCall& call) const = 0;
-  // Returns true if the answer with this status says nothing new, as those to frequent calls such
-  // as health checks do. It is logged at debug level.
+  // Returns true if the answer with this status is to be logged at debug level: for frequent calls,
+  // such as health checks, that succeed.
   virtual bool routine(const HttpCall& call, int status) const = 0;
   // Called once per response.
   virtual void count(const HttpCall& call, int status) = 0;

@@ -26,7 +26,7 @@ class Models final : public HttpHandler {
   // Answers 503 if the call needs more memory than there is, and 500 if it meets a bug.
   Answer handle(const HttpCall& call) override;
   ErrorStyle error_style(const HttpCall& call) const override;
-  // A health check that learns that the server is not ready has got what it asks for.
+  // Also true for a 503 to a health check: it tells that the server is not ready.
   bool routine(const HttpCall& call, int status) const override;
   void count(const HttpCall& call, int status) override;
   // Counts a call of another port. `handler` is the pattern of its path; "none" if it has no

@@ -29,7 +29,8 @@ class Admin final : public HttpHandler {
   Answer handle(const HttpCall& call) override;
   ErrorStyle error_style(const HttpCall&) const override { return ErrorStyle::kOpenAi; }
   bool routine(const HttpCall& call, int status) const override {
-    return status < 400 || models_.routine(call, status);
+    const bool reads = call.method == "GET" || call.method == "HEAD";
+    return status < 400 ? reads : models_.routine(call, status);
   }
   void count(const HttpCall& call, int status) override;
   bool draining() const override { return models_.draining(); }

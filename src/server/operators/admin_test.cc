@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log_output.h"
+#include "server/test_scenes/residents_for_test.h"
 #include "server/test_scenes/server_for_test.h"
 
 namespace protean {
@@ -68,6 +69,19 @@ TEST_F(AdminTest, CallsAreCountedByTheirPath) {
         << counted << "\n"
         << metrics;
   }
+}
+
+struct AdminLogTest : ResidentsTest {};
+
+TEST_F(AdminLogTest, CallsThatChangeSomethingAreNoRoutine) {
+  const Admin admin(residents.models(), {.keys = {}, .drain = {}, .residents = residents});
+  const auto routine = [&](const char* method, int status) {
+    return admin.routine({.method = method, .target = "/admin/form"}, status);
+  };
+  EXPECT_TRUE(routine("GET", 200));
+  EXPECT_TRUE(routine("HEAD", 200));
+  EXPECT_FALSE(routine("PUT", 202));
+  EXPECT_FALSE(routine("GET", 503));
 }
 
 TEST_F(AdminTest, TheQueryNamesTheModel) {

@@ -20,7 +20,7 @@ constexpr TimeNs kKeptNs = 3600 * kNsPerS;
 constexpr std::size_t kKeptBytes = std::size_t{8} << 20;
 constexpr std::size_t kMostMorphs = 600;  // steps
 
-// Removes fields that are null, with which a merge patch says that a field is gone. A patch
+// Removes fields that are null. In a merge patch null means that the field is removed. A patch
 // replaces lists as a whole, so what they hold may be null.
 void remove_null_fields(json::object& object) {
   for (auto field = object.begin(); field != object.end();) {
