@@ -29,8 +29,8 @@ def percentile(values, share):
 
 
 def changes_of(result):
-    """Changes of groups that came to their end."""
-    return [change for change in result.get("groups", {}).get("changes", []) if not change["failure"]]
+    """Changes of groups that began and came to their end; an order may turn back before its change begins."""
+    return [change for change in result.get("groups", {}).get("changes", []) if not change["failure"] and change["begun_s"] >= 0]
 
 
 def cycles(changes):

@@ -52,7 +52,7 @@ struct RegroupRecord {
   TimeNs done_ns = -1;
   TimeNs grown_ns = -1;  // a group had more KV blocks than its replicas had before
   int steps = 0;         // committed steps of the morph
-  // Steps of the model that the first replica ended between begun_ns and grown_ns, or done_ns if
+  // Steps of the model that the first replica ended between asked_ns and grown_ns, or done_ns if
   // that is -1.
   int steps_meanwhile = 0;
   std::int64_t blocks_moved = 0;  // blocks that were copied to other homes
