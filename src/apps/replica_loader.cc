@@ -125,7 +125,14 @@ Status ReplicaLoader::drop_if_lost(Resident& resident) {
 
 void ReplicaLoader::unload(std::size_t model) {
   give_short([this, model] { unload_now(model); },
-             [this, model](const Error&) { server_.fell_asleep(model); });
+             [this, model](const Error& error) {
+               log_failure(error);
+               if (residents_[model].replicas != nullptr) {
+                 server_.woke(model, {});  // it never slept
+               } else {
+                 server_.fell_asleep(model);
+               }
+             });
 }
 
 void ReplicaLoader::load(std::size_t model) {

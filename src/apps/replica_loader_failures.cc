@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "apps/hand_over.h"
@@ -58,7 +59,10 @@ void ReplicaLoader::leaves(std::size_t model) {
 
 void ReplicaLoader::lose(std::size_t model, const ReplicaFailure& failure) {
   give_short([this, model, failure] { lose_now(model, failure); },
-             [this, model, failure](const Error&) { leave_devices(model, failure.why); });
+             [this, model, failure](const Error& error) {
+               log_failure(error);
+               leave_devices(model, failure.why);
+             });
 }
 
 // Notes that nothing is placed on the devices of a model that have failed, and returns what has
@@ -113,13 +117,13 @@ void ReplicaLoader::lose_now(std::size_t model, const ReplicaFailure& failure) {
   leave_devices(model, std::move(why));
 }
 
-// Unloads a model whose devices have failed.
+// Unloads a model whose devices have failed. It may be called again if it threw.
 void ReplicaLoader::leave_devices(std::size_t model, std::string why) {
   Resident& resident = residents_[model];
   resident.failure = std::move(why);
   resident.awaits_place = true;
   if (resident.replicas != nullptr) {
-    resident.held = resident.replicas->end();
+    std::ranges::move(resident.replicas->end(), std::back_inserter(resident.held));
   }
   unload_now(model);
 }

@@ -66,14 +66,17 @@ void ReplicaLoader::await_load_turn() {
 // Gives freed memory back, as buffers of steps are not on pages of a pool. Threads that allocate
 // wait meanwhile, so a moment without requests is preferred.
 void ReplicaLoader::trim() {
-  give(
-      [this] {
-        jobs_.run_aside([this] {
-          await_load_turn();
-          ::malloc_trim(0);
-        });
-      },
-      [](const Error&) {});  // only memory is not given back
+  (void)attempt([this] {  // if that fails, only memory is not given back
+    give(
+        [this] {
+          jobs_.run_aside([this] {
+            await_load_turn();
+            ::malloc_trim(0);
+          });
+        },
+        [](const Error&) {});
+    return Status();
+  });
 }
 
 // Returns what tells how far a change of a model's intent is.

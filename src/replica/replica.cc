@@ -63,7 +63,9 @@ Replicas::~Replicas() {
 
 std::vector<HeldRequest> Replicas::end() {
   inbox_.close();
-  thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
   return fleet_.take_held();
 }
 

@@ -64,7 +64,8 @@ class Replicas : private TokenSink, private KvExchange {
   // they need not wait any more, they end.
   void await_successor(bool awaits);
   // Ends the thread of the engines, and returns the requests that wait, for take_in() of other
-  // replicas of the model. Nothing may be called after it but the destructor.
+  // replicas of the model; a second call returns none. Nothing else may be called after it but the
+  // destructor.
   std::vector<HeldRequest> end();
   // Takes requests that were accepted before. They come before those that are in the inbox.
   void take_in(std::vector<HeldRequest> requests);

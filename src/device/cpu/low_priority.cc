@@ -12,17 +12,25 @@ constexpr int kLowerBy = 10;  // of nice: a tenth of the weight
 
 }  // namespace
 
-// Linux gives each thread a nice value of its own. If it is refused, the work is only less polite.
+// Linux gives each thread a nice value of its own. If that or the thread is refused, the work is
+// only less polite.
 void run_at_low_priority(const std::function<void()>& work) {
   std::exception_ptr thrown;
-  std::thread thread([&] {
+  const auto politely = [&] {
     (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kLowerBy);
     try {
       work();
     } catch (...) {
       thrown = std::current_exception();
     }
-  });
+  };
+  std::thread thread;
+  try {
+    thread = std::thread(politely);
+  } catch (const std::exception&) {  // there are too many threads, or no memory for one more
+    work();
+    return;
+  }
   thread.join();
   if (thrown) {
     std::rethrow_exception(thrown);

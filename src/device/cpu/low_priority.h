@@ -9,8 +9,9 @@ namespace protean::cpu {
 
 // Runs `work` on a thread of its own with a low scheduling priority, and waits for it. Rethrows an
 // exception of `work`. On a CPU that both want, a thread of normal priority then gets nine tenths
-// of the time. The thread has the caller's CPUs and NUMA nodes. `work` must start no threads: they
-// would inherit the priority, and raising it again needs a privilege.
+// of the time. The thread has the caller's CPUs and NUMA nodes. If none can be started, the
+// caller's does the work. `work` must start no threads: they would inherit the priority, and
+// raising it again needs a privilege.
 void run_at_low_priority(const std::function<void()>& work);
 
 // The same, and returns what `work` returns.
