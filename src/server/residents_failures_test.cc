@@ -165,6 +165,17 @@ TEST_F(LostDevicesTest, AModelThatIsHandedOverOnADeviceThatHasFailedIsPlannedAga
   EXPECT_EQ(loader.take(), Asked{}) << "it stays";
 }
 
+TEST_F(LostDevicesTest, AModelThatMustLeaveADeviceIsNotPlannedAgainOnceItIsRemoved) {
+  serve_for_an_intent();
+  deploy_other();
+  want(R"({"intent":"min-latency"})");
+  hand_over();
+  residents.succeeded(0, on_two_devices(), true);
+  loader.take();
+  residents.remove(serving());
+  EXPECT_EQ(loader.take(), (Asked{"take back replace 0", "remove 0"}));
+}
+
 TEST_F(LostDevicesTest, AMoveFromADeviceThatHasFailedIsPlannedAgainAndIsNoMove) {
   serve_for_an_intent();
   loader.move = ModelLoader::ModelToMove{
@@ -173,9 +184,11 @@ TEST_F(LostDevicesTest, AMoveFromADeviceThatHasFailedIsPlannedAgainAndIsNoMove) 
   EXPECT_EQ(loader.take(), Asked{"replace 0 min-cost"});
   hand_over();
   EXPECT_EQ(change("why"), "others are busy");
+  EXPECT_EQ(change("configuration"), "TP 2 x PP 1, bf16, KV bf16");
   residents.changes(0, {.planned_again = true});
   EXPECT_EQ(change(), "planning");
   EXPECT_EQ(change("why"), "") << "its devices are not taken";
+  EXPECT_EQ(change("configuration"), "");
   EXPECT_EQ(change("way"), "");
   hand_over();
   residents.succeeded(0, on_two_devices());

@@ -97,7 +97,7 @@ Checked<json::object> Residents::want_intent(Service& service, const std::string
 Checked<json::object> Residents::take_back_intent(Service& service) {
   const std::size_t place = place_of(service);
   IntentChange* change = change_to_take_back(place);
-  if (change == nullptr) {
+  if (change == nullptr || change->must_leave) {  // nothing else would have it leave the device
     return ApiError{.status = 409,
                     .message = fmt::format("no change of the intent of {} can be taken back: its "
                                            "state in GET /admin/intent must be planning or "
@@ -253,12 +253,11 @@ IntentChange* Residents::change_of(std::size_t former) {
   return nullptr;
 }
 
-// Returns the model's change of intent if an operator may take it back; null otherwise. It must not
-// have begun to change what serves, no requests may wait for it, and the model must not serve on a
-// device that has failed: nothing else would have it leave that one.
+// Returns the model's change of intent if it can be taken back; null otherwise. It must not have
+// begun to change what serves, and no requests may wait for it.
 IntentChange* Residents::change_to_take_back(std::size_t former) {
   IntentChange* change = change_of(former);
-  const bool is_early = change != nullptr && !change->wish.requests_wait && !change->must_leave &&
+  const bool is_early = change != nullptr && !change->wish.requests_wait &&
                         (change->state == IntentChange::State::kPlanning ||
                          (change->state == IntentChange::State::kLoading && !change->follower));
   return is_early ? change : nullptr;
@@ -294,6 +293,7 @@ void Residents::changes(std::size_t model, const ConfigurationChange& how) {
     not_replaced(model, withdrawn());
   } else if (change != nullptr && how.planned_again) {
     change->wish.move.reset();
+    change->plan = {};
     change->how = {};
     change->progress = {};
     change->state = IntentChange::State::kPlanning;
