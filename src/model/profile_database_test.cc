@@ -1,6 +1,7 @@
 #include "model/profile_database.h"
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -125,6 +126,20 @@ TEST_F(ProfileDatabaseTest, TwoWritersDoNotLoseEachOthersRows) {
   ASSERT_TRUE(other->save(key_, cost_at({Precision::kW8A8}, 2)).ok());
   EXPECT_TRUE(one->load(key_, std::array{Precision::kW8A8}).ok());
   EXPECT_TRUE(other->load(key_, std::array{Precision::kBf16}).ok());
+}
+
+// No table can be dropped by the name of a view, as none can be in a file that is only read.
+TEST_F(ProfileDatabaseTest, AFormerTableThatCannotBeDroppedStays) {
+  ASSERT_TRUE(open()->save(key_, cost_at({Precision::kBf16}, 1)).ok());
+  sqlite3* file = nullptr;
+  ASSERT_EQ(sqlite3_open((folder_ / "profiles.sqlite").c_str(), &file), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(file, "CREATE VIEW configuration_estimates AS SELECT 1", nullptr, nullptr,
+                         nullptr),
+            SQLITE_OK);
+  sqlite3_close(file);
+  const auto database = ProfileDatabase::open(folder_);
+  ASSERT_TRUE(database.ok()) << database.error().message;
+  EXPECT_TRUE((*database)->load(key_, std::span(kBoth).first(1)).ok());
 }
 
 TEST_F(ProfileDatabaseTest, RefusesAFileThatIsNoDatabase) {

@@ -102,6 +102,14 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
                         "requests came whenever {} of its steps were timed",
                         found->disturbed_steps);
     }
+    // What is saved replaces a cost, whose sums still hold if none were measured this time.
+    if (const auto before = (*database)->load(*key, options.layers); before.ok()) {
+      for (const Precision precision : options.layers) {
+        if (auto& sums = found->cost.of(precision).sums; !sums) {
+          sums = before->cost.of(precision).sums;
+        }
+      }
+    }
     Status saved = (*database)->save(*key, {.cpu = key->cpu,
                                             .threads = key->threads,
                                             .origin = StepCostOrigin::kFingerprint,

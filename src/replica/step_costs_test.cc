@@ -141,6 +141,13 @@ TEST(StepCosts, SumsAmongDevicesAreMeasuredOnceAndKept) {
   options.sharing.clear();
   EXPECT_TRUE(sums_known().has_value());
   EXPECT_EQ(turns, 0) << "what is kept serves one device too";
+  std::string remark;
+  ASSERT_TRUE(learn_step_cost(source, checkpoint, options, &remark).ok());
+  EXPECT_EQ(remark, "");
+  const auto replaced = sums_known();
+  ASSERT_TRUE(replaced.has_value()) << "a fingerprint without sums is in its place";
+  EXPECT_EQ(replaced->us, kept->us);
+  EXPECT_EQ(replaced->bytes_per_us, kept->bytes_per_us);
   fs::remove_all(folder);
 }
 
