@@ -56,7 +56,8 @@ describe('protean prune', () => {
     const server = await Server.startWith({ path: join(scratch, 'sparse') }, '--variant-cache', join(scratch, 'cache'),
       '--admin-port', '0', '--intent', 'min-memory');
     try {
-      const [, admin] = await server.logged(/operators' port: (http\S+)/);
+      await server.logged(/operators' port: (\S+)/);
+      const admin = `http://${server.log.match(/operators' port: (\S+)/)[1]}`;
       await until(async () => (await fetch(`${server.url}/health`)).status === 200, () => server.log);
       const { configurations } = await (await fetch(`${admin}/admin/intent/plan`)).json();
       const prunings = (weights) => [...new Set(configurations.filter((one) => one.weights === weights).map(({ pruning }) => pruning))];
