@@ -23,7 +23,7 @@ void ReplicaLoader::unload_now(std::size_t model) {
 // Starts a model's replicas from its files as they are now.
 Status ReplicaLoader::start(Resident& resident) {
   const Checkpoint* const read = resident.model->files->checkpoint.get();
-  const Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
+  Status renewed = resident.failure.empty() ? renew_files(*resident.model) : lost(resident);
   if (resident.model->files->checkpoint.get() != read) {
     std::ranges::for_each(resident.held, &HeldRequest::weights_replaced);
   }
@@ -42,7 +42,7 @@ Status ReplicaLoader::start(Resident& resident) {
 // Starts a model's replicas, which take in the requests that were held.
 Status ReplicaLoader::wake(std::size_t model) {
   Resident& resident = residents_[model];
-  const Status started = start(resident);
+  Status started = start(resident);
   if (started.ok()) {
     await_successor(model);
     resident.replicas->take_in(std::exchange(resident.held, {}));
