@@ -24,8 +24,8 @@ struct ChatContext {
   // Local time, as std::localtime() returns it, for strftime_now(). Without it the function is not
   // defined, and most templates fall back to a fixed date.
   std::optional<std::tm> now;
-  // Messages keep the default MessageForm, whatever the template reads. Only comparisons with other
-  // implementations of templates set it.
+  // Messages keep the default MessageForm, also if the template reads another one. Only comparisons
+  // with other implementations of templates set it.
   bool content_as_is = false;
 };
 

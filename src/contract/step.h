@@ -50,7 +50,7 @@ struct SequenceSlice {
 };
 
 // Values of pooled rows are rounded to multiples of it: fine enough for an f32 near 1, and sums of
-// many such values are exact in a double, whatever their order.
+// many such values are exact in a double in any order.
 inline constexpr double kPooledQuantum = 0x1p-24;
 
 // One forward pass over a batch: integers without pointers, text or form. The executor maps blocks

@@ -222,6 +222,17 @@ struct GroupScene {
     send(Tick{});
     return true;
   }
+  // Lets replicas 0 and 1 work and what is prepared become ready in turn, until a moment counted
+  // from now.
+  void go_on_to(int moment) {
+    for (int i = 0; i < moment; ++i) {
+      if (i % 3 == 2) {
+        ready();
+      } else {
+        work(i % 3);
+      }
+    }
+  }
   // Lets the devices work and time pass until nothing is left to do.
   void settle() {
     for (int round = 0; round < 100'000; ++round) {

@@ -121,7 +121,7 @@ Result<GroupShape> shape_at(const GroupConfig& config, const std::vector<Joining
   const Result<std::int64_t> blocks =
       kv_blocks_to_regroup(config.spec, shape.home, count, by, config.budget);
   if (!blocks.ok()) {
-    return Error{ErrorCode::kInvalidArgument, blocks.error().message};  // whatever the size of KV
+    return Error{ErrorCode::kInvalidArgument, blocks.error().message};  // smaller KV would not help
   }
   if (*blocks < shape.home.kv.blocks) {
     shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);

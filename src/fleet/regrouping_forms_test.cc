@@ -81,13 +81,7 @@ TEST(UnequalPrecisions, AReplicaHasItsFormAgainIfTheGroupDoesNotForm) {
       scene.arrive(topic, 20, 30);
     }
     ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
-    for (int i = 0; i < moment; ++i) {
-      if (i % 3 == 2) {
-        scene.ready();
-      } else {
-        scene.work(i % 3);
-      }
-    }
+    scene.go_on_to(moment);
     ASSERT_TRUE(scene.want({{0}, {1}}).ok());
     scene.settle();
     EXPECT_EQ(scene.groups(), "0 1") << moment;

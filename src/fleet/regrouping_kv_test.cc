@@ -92,13 +92,7 @@ TEST(Regrouping, ACounterOrderGivesShrunkKvBack) {
       scene.arrive(topic, 60, 30);
     }
     ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
-    for (int i = 0; i < moment; ++i) {
-      if (i % 3 == 2) {
-        scene.ready();
-      } else {
-        scene.work(i % 3);
-      }
-    }
+    scene.go_on_to(moment);
     ASSERT_TRUE(scene.want({{0}, {1}}).ok());
     scene.settle();
     EXPECT_EQ(scene.groups(), "0 1") << moment;

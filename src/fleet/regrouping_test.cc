@@ -247,13 +247,7 @@ TEST(Regrouping, ACounterOrderTurnsAtAnyMoment) {
       }
     }
     ASSERT_TRUE((from_group ? scene.want({{0}, {1}}) : scene.want({{0, 1}})).ok());
-    for (int i = 0; i < moment; ++i) {
-      if (i % 3 == 2) {
-        scene.ready();
-      } else {
-        scene.work(i % 3);
-      }
-    }
+    scene.go_on_to(moment);
     ASSERT_TRUE((from_group ? scene.want({{0, 1}}) : scene.want({{0}, {1}})).ok());
     scene.settle();
     EXPECT_EQ(scene.groups(), from_group ? "01" : "0 1") << moment;

@@ -122,13 +122,7 @@ TEST(UnequalMemory, ACounterOrderTurnsAtAnyMoment) {
       }
     }
     ASSERT_TRUE(scene.want(from_group ? alone : group, GroupBy::kLayers).ok());
-    for (int i = 0; i < moment; ++i) {
-      if (i % 3 == 2) {
-        scene.ready();
-      } else {
-        scene.work(i % 3);
-      }
-    }
+    scene.go_on_to(moment);
     ASSERT_TRUE(scene.want(from_group ? group : alone, GroupBy::kLayers).ok());
     scene.settle();
     EXPECT_EQ(scene.groups(), from_group ? "01" : "0 1") << moment;
