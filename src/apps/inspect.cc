@@ -11,7 +11,7 @@
 #include "base/units.h"
 #include "cost/ffn_pages.h"
 #include "cost/memory.h"
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 #include "host/machine.h"
 #include "measure/json_line.h"
 #include "replica/model_files.h"
@@ -141,16 +141,16 @@ void print_steps(const ModelOptions& options, const ModelSpec& spec, const Sizin
     print_row("steps", "not measured yet: a server does that at its first start");
     return;
   }
-  const auto ms = [&](const StepShape& shape) {
-    const StepPlan plan = plan_of(shape, spec.vocab, sizing.form.kv.block_tokens);
+  const auto ms = [&](const StepSizes& sizes) {
+    const StepPlan plan = plan_of(sizes, spec.vocab, sizing.form.kv.block_tokens);
     return predict_us(kept->cost, work_of(plan, spec), sizing.step_precision) / 1000;
   };
   constexpr int kTokens = 256;
   print_row("steps",
             "{:.1f} ms for a prompt of {} tokens, then {:.2f} ms a token; {:.2f} ms for a "
             "token of each of 32 sequences (by {})",
-            ms(prefill_shape(kTokens)), kTokens, ms(decode_shape(1, kTokens)),
-            ms(decode_shape(32, kTokens)),
+            ms(prefill_sizes(kTokens)), kTokens, ms(decode_sizes(1, kTokens)),
+            ms(decode_sizes(32, kTokens)),
             kept->origin == StepCostOrigin::kFingerprint ? "a fingerprint" : "profile --steps");
 }
 

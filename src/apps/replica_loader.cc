@@ -69,7 +69,7 @@ OpenOptions ReplicaLoader::open_options(TellProgress tell) {
 }
 
 // Opens a model for the devices that work and the memory that is free now. Ignores the load of the
-// model at place `model`. Does not learn step costs: load_aside() does.
+// model at place `model`. Does not learn step costs: load_in_background() does.
 Result<OpenModel> ReplicaLoader::plan(OpenOptions options, std::optional<std::size_t> model,
                                       const Open& open) {
   const auto now = [&] {
@@ -82,7 +82,7 @@ Result<OpenModel> ReplicaLoader::plan(OpenOptions options, std::optional<std::si
     options.lost_devices = devices.lost;
     options.device_loads = devices.loads;
     std::optional<Result<OpenModel>> found;
-    jobs_.run_aside([&] { found.emplace(open(options, devices.unclaimed_bytes)); });
+    jobs_.run_in_background([&] { found.emplace(open(options, devices.unclaimed_bytes)); });
     return *std::move(found);
   });
   if (jobs_.closed()) {
@@ -91,10 +91,10 @@ Result<OpenModel> ReplicaLoader::plan(OpenOptions options, std::optional<std::si
   return jobs_.taken_back() ? withdrawn() : std::move(opened);
 }
 
-Result<std::unique_ptr<Replicas>> ReplicaLoader::load_aside(const Resident& resident,
-                                                            const TellProgress& tell) {
+Result<std::unique_ptr<Replicas>> ReplicaLoader::load_in_background(const Resident& resident,
+                                                                    const TellProgress& tell) {
   std::optional<Result<std::unique_ptr<Replicas>>> replicas;
-  jobs_.run_aside([&] {
+  jobs_.run_in_background([&] {
     learn_costs(*resident.model, harvest(tell));
     if (!jobs_.taken_back()) {
       replicas.emplace(
@@ -221,7 +221,7 @@ void ReplicaLoader::deploy_now(ModelSetting setting, bool load) {
   }
   Resident resident = open(*std::move(opened));
   if (load) {
-    auto replicas = load_aside(resident, tell);
+    auto replicas = load_in_background(resident, tell);
     if (!replicas.ok()) {
       server_.failed(name, replicas.error());
       return;
@@ -329,7 +329,7 @@ void ReplicaLoader::hand_over(std::size_t model, Next next, const std::string& w
       std::exchange(next.copy.replica.turns, residents_[model].model->replica.turns);
   std::optional<Result<LoadedWorkers>> loaded;
   if (residents_[model].replicas != nullptr) {
-    jobs_.run_aside([&] {
+    jobs_.run_in_background([&] {
       learn_costs(next.copy, harvest(tell_change(model)));
       loaded.emplace(jobs_.taken_back()
                          ? withdrawn()
@@ -384,7 +384,7 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
   Resident resident = open(std::move(next.copy));
   // A model that sleeps keeps its memory until it is replaced: a request may wake it before.
   if (memory_of(*resident.model) <= unclaimed_bytes()) {
-    auto replicas = load_aside(resident, tell_change(model));
+    auto replicas = load_in_background(resident, tell_change(model));
     if (!replicas.ok()) {
       fail_to_replace(model, replicas.error());
       return;
@@ -396,7 +396,7 @@ void ReplicaLoader::serve_copy(std::size_t model, Next next, const std::string& 
                                name_of(*resident.model), format_bytes(memory_of(*resident.model))));
     return;
   } else {
-    jobs_.run_aside([&] { learn_costs(*resident.model, harvest(tell_change(model))); });
+    jobs_.run_in_background([&] { learn_costs(*resident.model, harvest(tell_change(model))); });
     if (jobs_.taken_back()) {
       fail_to_replace(model, withdrawn());
       return;
@@ -425,7 +425,7 @@ void ReplicaLoader::profile_now(std::size_t model) {
     return;
   }
   Status done;
-  jobs_.run_aside([&] {
+  jobs_.run_in_background([&] {
     // The model's own are in use.
     const auto files = cpu::at_low_priority([&] { return open_model_files(of->asked.model); });
     if (!files.ok()) {

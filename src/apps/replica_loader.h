@@ -95,7 +95,8 @@ class ReplicaLoader final : public ModelLoader {
   Result<OpenModel> plan(OpenOptions options, std::optional<std::size_t> model, const Open& open);
   bool uses_lost_devices(const OpenModel& model) const;
   Status drop_if_lost(Resident& resident);
-  Result<std::unique_ptr<Replicas>> load_aside(const Resident& resident, const TellProgress& tell);
+  Result<std::unique_ptr<Replicas>> load_in_background(const Resident& resident,
+                                                       const TellProgress& tell);
   void unload_now(std::size_t model);
   static Status start(Resident& resident);
   Status wake(std::size_t model);

@@ -69,7 +69,7 @@ void ReplicaLoader::trim() {
   (void)attempt([this] {  // if that fails, only memory is not given back
     give(
         [this] {
-          jobs_.run_aside([this] {
+          jobs_.run_in_background([this] {
             await_load_turn();
             ::malloc_trim(0);
           });

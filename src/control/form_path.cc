@@ -112,15 +112,15 @@ bool is_below(Precision rung, Precision now) {
   return weight_bits(rung) < weight_bits(now) || (weight_only(rung) == now && rung != now);
 }
 
-std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form) {
+std::int64_t kv_blocks_that_fit(const FormBounds& bounds, const Form& form) {
   const PageBudget& budget = bounds.budget;
-  const std::int64_t blocks = protean::kv_blocks_beside(
+  const std::int64_t blocks = protean::kv_blocks_that_fit(
       bounds.spec, form, budget.pages - budget.reserve, budget.page_bytes);
   return bounds.most_kv_blocks > 0 ? std::min(blocks, bounds.most_kv_blocks) : blocks;
 }
 
 Form with_fitting_kv(const FormBounds& bounds, Form form) {
-  form.kv.blocks = kv_blocks_beside(bounds, form);
+  form.kv.blocks = kv_blocks_that_fit(bounds, form);
   return form;
 }
 

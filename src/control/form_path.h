@@ -37,7 +37,7 @@ bool is_below(Precision rung, Precision now);
 std::vector<SwapTarget> order_of(const FormBounds& bounds);
 
 // Returns how many KV blocks fit in addition to a form's weights and the reserve; 0 if none do.
-std::int64_t kv_blocks_beside(const FormBounds& bounds, const Form& form);
+std::int64_t kv_blocks_that_fit(const FormBounds& bounds, const Form& form);
 
 // Returns the form with as many KV blocks as fit in addition to its weights and the reserve.
 Form with_fitting_kv(const FormBounds& bounds, Form form);

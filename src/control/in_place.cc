@@ -59,7 +59,7 @@ Result<FormWish> wish_in_place(const FormBounds& bounds, const FormToServe& load
                ceil_div(wanted.bytes, budget.page_bytes));
   const std::int64_t pages =
       wanted.longest < loaded.longest ? budget.pages : std::min(needed, budget.pages);
-  if (kv_blocks_beside(bounds.spec, wanted.form, pages - budget.reserve, budget.page_bytes) < 1) {
+  if (kv_blocks_that_fit(bounds.spec, wanted.form, pages - budget.reserve, budget.page_bytes) < 1) {
     return not_in_place("its weights do not fit the {} that it was loaded into",
                         format_bytes(pages * budget.page_bytes));
   }

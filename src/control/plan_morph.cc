@@ -116,7 +116,7 @@ class Lowering {
 
   // Returns the blocks with which so many pages are left free on every device.
   std::int64_t blocks_leaving(std::int64_t pages) const {
-    return kv_blocks_beside(spec_, form_, budget_.pages - pages, budget_.page_bytes);
+    return kv_blocks_that_fit(spec_, form_, budget_.pages - pages, budget_.page_bytes);
   }
 
   std::int64_t pages_of(const SwapComponent& swap) const {
@@ -360,7 +360,7 @@ Result<Morph> plan_with_or_without_embeddings(const Form& from, const Form& to,
   }
   Form without = to;
   without.embeddings = from.embeddings;
-  without.kv.blocks = std::min(to.kv.blocks, kv_blocks_beside(bounds, without));
+  without.kv.blocks = std::min(to.kv.blocks, kv_blocks_that_fit(bounds, without));
   return plan_morph(from, without, bounds, idle_blocks);
 }
 

@@ -253,7 +253,7 @@ TEST_F(PlanMorph, WithoutRoomForTheEmbeddingsTheLayersGoAlone) {
   from.embeddings = Precision::kBf16;
   budget.pages = weight_pages(bounds_.spec, from, budget.page_bytes) + budget.reserve +
                  2 * bounds_.spec.layers;
-  from.kv.blocks = kv_blocks_beside(bounds_, from);
+  from.kv.blocks = kv_blocks_that_fit(bounds_, from);
   Form to = path_to(bounds_, Precision::kW4).back();
   Form one = from;
   one.embeddings = Precision::kW8;

@@ -74,7 +74,7 @@ struct FullPair {
   PageBudget budget = exactly(spec, home);
   Form form = divided_form(home, 2, GroupBy::kLayers).value();
 
-  FullPair() { form.kv.blocks = kv_blocks_beside(spec, form, budget.pages, kPageBytes); }
+  FullPair() { form.kv.blocks = kv_blocks_that_fit(spec, form, budget.pages, kPageBytes); }
 };
 
 // Pipelines whose KV fills all pages become one. Their stages take KV of a layer and give back that
@@ -122,7 +122,7 @@ struct FullPipelines {
       Form& home = homes.emplace_back(joined_form(replica, 1));
       if (count > 1) {
         home = divided_form(replica, count, GroupBy::kLayers).value();
-        home.kv.blocks = kv_blocks_beside(spec, home, budget.pages, kPageBytes);
+        home.kv.blocks = kv_blocks_that_fit(spec, home, budget.pages, kPageBytes);
       }
     }
   }
@@ -190,7 +190,7 @@ TEST(Rebalance, PipelinesOfUnequalLengthBecomeOneOfEvenStages) {
       if (fits.ok()) {
         expect_legal(full, joined, wide);
         expect_legal(full, wide, joined);
-        EXPECT_GT(kv_blocks_beside(full.spec, wide, full.budget.pages, kPageBytes),
+        EXPECT_GT(kv_blocks_that_fit(full.spec, wide, full.budget.pages, kPageBytes),
                   joined.kv.blocks);
       }
     }
@@ -243,7 +243,7 @@ FullPipelines of_unequal_memory(int layers, int homes, int small) {
 
 // Returns the most KV blocks of a group on these devices.
 std::int64_t most_blocks(const FullPipelines& full, const Form& wide) {
-  return kv_blocks_beside(full.spec, wide, full.budget.pages, kPageBytes);
+  return kv_blocks_that_fit(full.spec, wide, full.budget.pages, kPageBytes);
 }
 
 TEST(Rebalance, StagesOfUnequalMemoryHaveTheLayersThatLeaveMostKv) {

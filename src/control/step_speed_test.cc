@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 
 namespace protean {
 namespace {
@@ -27,7 +27,7 @@ double chunked_s(const std::vector<int>& prompts) {
   for (const int prompt : prompts) {
     for (int computed = 0; computed < prompt;) {
       const int chunk = std::min(prompt - computed, kStepTokens - static_cast<int>(step.tokens));
-      const StepWork slice = work_of(plan_of(prefill_shape(chunk, computed), 100, 16));
+      const StepWork slice = work_of(plan_of(prefill_sizes(chunk, computed), 100, 16));
       step.tokens += slice.tokens;
       step.sequences += 1;
       step.context_tokens += slice.context_tokens;
@@ -79,16 +79,16 @@ TEST(StepSpeed, LayersWithAWindowSeeNoMoreThanThat) {
   constexpr StepCost kAttention{.context_token_us = 1};
   const StepSpeed speed(kAttention, kStepTokens);
   const StepPrecision precision{.window_tokens = 128, .windowed_share = windowed_share(spec)};
-  const auto time_s = [&](const StepShape& shape) {
-    return predict_us(kAttention, work_of(plan_of(shape, 100, 16), spec)) / 1e6;
+  const auto time_s = [&](const StepSizes& sizes) {
+    return predict_us(kAttention, work_of(plan_of(sizes, 100, 16), spec)) / 1e6;
   };
   double prompt_s = 0;
   for (int computed = 0; computed < 4096; computed += kStepTokens) {
-    prompt_s += time_s(prefill_shape(kStepTokens, computed));
+    prompt_s += time_s(prefill_sizes(kStepTokens, computed));
   }
   EXPECT_NEAR(speed.prefill_s(precision, {.prompt = prompt_work(4096)}), prompt_s, 0.01 * prompt_s);
   EXPECT_NEAR(speed.step_s(precision, {.decoding = 8, .context_tokens = 8 * 1000}),
-              time_s(decode_shape(8, 1000)), 1e-9);
+              time_s(decode_sizes(8, 1000)), 1e-9);
 }
 
 TEST(StepSpeed, APromptIsCutWhereAStepWouldTakeTooLong) {

@@ -6,7 +6,7 @@
 #include "cost/memory.h"
 #include "cost/pruned_spec.h"
 #include "cost/shards.h"
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 
 namespace protean {
 namespace {
@@ -22,10 +22,10 @@ StepPrecision precision_of(const Configuration& configuration) {
 }
 
 // The step in which a request's prompt is computed while the others decode.
-StepShape first_step(const PlannedLoad& load) {
-  StepShape shape = decode_shape(load.batch - 1, load.context());
-  shape.slices.insert(shape.slices.begin(), SliceShape{.tokens = load.prompt_tokens});
-  return shape;
+StepSizes first_step(const PlannedLoad& load) {
+  StepSizes sizes = decode_sizes(load.batch - 1, load.context());
+  sizes.slices.insert(sizes.slices.begin(), SliceSizes{.tokens = load.prompt_tokens});
+  return sizes;
 }
 
 // The time of a step on its way through all stages.
@@ -35,8 +35,8 @@ struct StagedStep {
 };
 
 StagedStep staged_step(const ModelSpec& spec, const Configuration& configuration,
-                       const ConfigurationSteps& steps, const StepShape& shape) {
-  const StepWork work = work_of(plan_of(shape, spec.vocab, kBlockTokens), spec);
+                       const ConfigurationSteps& steps, const StepSizes& sizes) {
+  const StepWork work = work_of(plan_of(sizes, spec.vocab, kBlockTokens), spec);
   const StepPrecision precision = precision_of(configuration);
   const double us = predict_us(steps.cost, work, precision);
   const int stages = configuration.stages;
@@ -104,7 +104,7 @@ Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
   const int rows = ceil_div(load.batch, parts);
   const StagedStep next =
       staged_step(pruned, configuration, steps,
-                  decode_shape(rows, load.prompt_tokens + load.output_tokens / 2));
+                  decode_sizes(rows, load.prompt_tokens + load.output_tokens / 2));
   return {.ttft_us = first.path_us, .tpot_us = std::max(next.path_us, parts * next.slowest_us)};
 }
 

@@ -23,9 +23,9 @@ bool within(const Copy& a, const Copy& b) {
                      [&](int device) { return std::find(b.begin(), b.end(), device) != b.end(); });
 }
 
-void add_part(std::vector<Stretch>& stretches, const ModelPart& part, std::vector<Copy> copies) {
+void add_part(std::vector<Stretch>& stretches, const DeviceWork& part, std::vector<Copy> copies) {
   if (!stretches.empty() && stretches.back().copies == copies) {
-    ModelPart& last = stretches.back().part;
+    DeviceWork& last = stretches.back().part;
     last.weights += part.weights;
     last.attention += part.attention;
     last.logits = last.logits || part.logits;

@@ -50,7 +50,7 @@ GroupCost sequence_cost(const StepCost& alone, const ModelSpec& spec, KvPrecisio
 // Consecutive components of a model that the same devices compute, and those devices: one copy, or
 // several of which each computes rows of its own.
 struct Stretch {
-  ModelPart part;
+  DeviceWork part;
   std::vector<Copy> copies;
 };
 

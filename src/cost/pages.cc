@@ -185,8 +185,8 @@ std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form
   return devices;
 }
 
-std::int64_t kv_blocks_beside(const ModelSpec& spec, const Form& form, std::int64_t pages,
-                              std::int64_t page_bytes) {
+std::int64_t kv_blocks_that_fit(const ModelSpec& spec, const Form& form, std::int64_t pages,
+                                std::int64_t page_bytes) {
   std::int64_t least = -1;
   for (int device = 0; device < static_cast<int>(form.group.size()); ++device) {
     const std::int64_t left = pages - weight_pages_on(spec, form, device, page_bytes);

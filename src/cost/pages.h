@@ -60,7 +60,7 @@ std::vector<DevicePages> pages_by_device(const ModelSpec& spec, const Form& form
 
 // Returns the number of blocks that fit on every device next to its weights, if each has `pages`
 // pages but for those that it lacks. 0 if the weights do not fit.
-std::int64_t kv_blocks_beside(const ModelSpec& spec, const Form& form, std::int64_t pages,
-                              std::int64_t page_bytes);
+std::int64_t kv_blocks_that_fit(const ModelSpec& spec, const Form& form, std::int64_t pages,
+                                std::int64_t page_bytes);
 
 }  // namespace protean

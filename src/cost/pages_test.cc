@@ -111,8 +111,8 @@ TEST(Pages, OfAGroupThatKeepsAttentionWeights) {
   EXPECT_EQ(kv_pages_on(spec, keeps, 1, page_bytes), kv_pages_on(spec, divides, 1, page_bytes));
   EXPECT_EQ(pages_by_device(spec, keeps, page_bytes)[1].layers[5].first, attention / 16);
   const std::int64_t pages = weight_pages(spec, whole, page_bytes);
-  EXPECT_EQ(kv_blocks_beside(spec, keeps, pages, page_bytes),
-            kv_blocks_beside(spec, divides, pages - attention / 4 * 3, page_bytes));
+  EXPECT_EQ(kv_blocks_that_fit(spec, keeps, pages, page_bytes),
+            kv_blocks_that_fit(spec, divides, pages - attention / 4 * 3, page_bytes));
 }
 
 TEST(Pages, ThatADeviceLacksAreNotThereForKv) {
@@ -120,13 +120,13 @@ TEST(Pages, ThatADeviceLacksAreNotThereForKv) {
   const std::int64_t page_bytes = page_bytes_for(spec);
   Form form = divided(spec, 1, {1, {12, 4}}, 10);
   const std::int64_t pages = form_pages(spec, form, page_bytes) + 240;
-  const std::int64_t blocks = kv_blocks_beside(spec, form, pages, page_bytes);
+  const std::int64_t blocks = kv_blocks_that_fit(spec, form, pages, page_bytes);
   const std::int64_t second = pages_on(spec, form, 1, page_bytes);
   form.group[1].lacking_pages = pages - second;
   EXPECT_EQ(pages_on(spec, form, 1, page_bytes), pages);
   EXPECT_EQ(form_pages(spec, form, page_bytes), pages);
-  EXPECT_LT(kv_blocks_beside(spec, form, pages, page_bytes), blocks);
-  EXPECT_GE(kv_blocks_beside(spec, form, pages, page_bytes), 10);
+  EXPECT_LT(kv_blocks_that_fit(spec, form, pages, page_bytes), blocks);
+  EXPECT_GE(kv_blocks_that_fit(spec, form, pages, page_bytes), 10);
   EXPECT_EQ(pages_by_device(spec, form, page_bytes)[1].kv, kv_pages_on(spec, form, 1, page_bytes));
 }
 
@@ -159,12 +159,12 @@ TEST(Pages, HoldOnEveryDeviceAsManyBlocksAsTheyAreSaidTo) {
     Form form = divided(spec, 4, division, 1);
     const std::int64_t weights = weight_pages(spec, form, page_bytes);
     for (const std::int64_t more : {16, 17, 100, 1001}) {
-      form.kv.blocks = kv_blocks_beside(spec, form, weights + more, page_bytes);
+      form.kv.blocks = kv_blocks_that_fit(spec, form, weights + more, page_bytes);
       EXPECT_LE(form_pages(spec, form, page_bytes), weights + more);
       ++form.kv.blocks;
       EXPECT_GT(form_pages(spec, form, page_bytes), weights + more);
     }
-    EXPECT_EQ(kv_blocks_beside(spec, form, weights - 1, page_bytes), 0);
+    EXPECT_EQ(kv_blocks_that_fit(spec, form, weights - 1, page_bytes), 0);
   }
   Form mixed = divided(spec, 4, {2, {16}}, 1);
   mixed.group[0].layers[3].attention = {0, 1};
@@ -172,7 +172,7 @@ TEST(Pages, HoldOnEveryDeviceAsManyBlocksAsTheyAreSaidTo) {
   mixed.group.back().device = DeviceId{2};
   mixed.group.back().layers[3].attention = {1, 1};
   const std::int64_t pages = weight_pages(spec, mixed, page_bytes) + 50;
-  mixed.kv.blocks = kv_blocks_beside(spec, mixed, pages, page_bytes);
+  mixed.kv.blocks = kv_blocks_that_fit(spec, mixed, pages, page_bytes);
   EXPECT_LE(form_pages(spec, mixed, page_bytes), pages);
   ++mixed.kv.blocks;
   EXPECT_GT(form_pages(spec, mixed, page_bytes), pages);

@@ -91,11 +91,11 @@ double attention_us(const StepCost& cost, const StepWork& work) {
 }  // namespace
 
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision) {
-  return predict_us(cost, work, precision, ModelPart{});
+  return predict_us(cost, work, precision, DeviceWork{});
 }
 
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision,
-                  const ModelPart& part) {
+                  const DeviceWork& part) {
   double us = part.begins ? cost.fixed_us + cost.token_us * work.tokens : 0;
   us += part.attention * attention_us(cost, work);
   if (part.logits && work.logit_rows > 0) {

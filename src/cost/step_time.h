@@ -112,7 +112,7 @@ int efficient_tokens(const StepCost& cost, const StepPrecision& precision);
 
 // A part of a model that some devices compute: shares of the layers' weights and of their
 // attention, the beginning of the step, and the LM head.
-struct ModelPart {
+struct DeviceWork {
   double weights = 1;
   double attention = 1;
   bool begins = true;
@@ -121,7 +121,7 @@ struct ModelPart {
 
 // Predicts the time of a part of the model, which takes its share of the whole model's time.
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision,
-                  const ModelPart& part);
+                  const DeviceWork& part);
 // Predicts the time of a step of the whole model on the devices of which `cost` tells.
 double predict_us(const StepCost& cost, const StepPlan& plan);
 

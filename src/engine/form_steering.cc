@@ -75,8 +75,8 @@ Form FormSteering::with_kv_in(Form form, std::int64_t pages) const {
   const FormBounds& bounds = config_.bounds;
   const std::int64_t most =
       bounds.most_kv_blocks > 0 ? bounds.most_kv_blocks : std::numeric_limits<std::int64_t>::max();
-  const std::int64_t fitting =
-      kv_blocks_beside(bounds.spec, form, pages - bounds.budget.reserve, bounds.budget.page_bytes);
+  const std::int64_t fitting = kv_blocks_that_fit(bounds.spec, form, pages - bounds.budget.reserve,
+                                                  bounds.budget.page_bytes);
   form.kv.blocks = std::min({fitting, most, memory_.largest_kv_blocks});
   return form;
 }

@@ -81,7 +81,7 @@ std::vector<ReplicaId> Grouping::replicas_of(ReplicaId replica) const {
 }
 
 std::vector<std::vector<ReplicaId>> Grouping::homes_of(ReplicaId group) const {
-  const Shapes now = shapes();
+  const NestedForms now = nested_forms();
   const auto& nested = now[index(group)];
   std::vector<Replicas> homes;
   for (const ReplicaId home : nested.back().homes) {
@@ -92,13 +92,13 @@ std::vector<std::vector<ReplicaId>> Grouping::homes_of(ReplicaId group) const {
 }
 
 // Returns the replicas of each group, a replica alone too, in the order of their first ones.
-std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) const {
+std::vector<std::vector<ReplicaId>> Grouping::groups_in(const NestedForms& ahead) const {
   std::vector<Replicas> groups;
   std::set<ReplicaId> seen;
-  for (std::size_t first = 0; first < shapes.size(); ++first) {
+  for (std::size_t first = 0; first < ahead.size(); ++first) {
     const ReplicaId id{static_cast<std::int32_t>(first)};
     if (!seen.contains(id)) {
-      groups.push_back(replicas_in(shapes, id, shapes[first].size()));
+      groups.push_back(replicas_in(ahead, id, ahead[first].size()));
       seen.insert(groups.back().begin(), groups.back().end());
     }
   }
@@ -107,16 +107,17 @@ std::vector<std::vector<ReplicaId>> Grouping::groups_in(const Shapes& shapes) co
 
 // Returns the next change on the way to the wanted groups, of replicas that no other change
 // concerns; nothing if there is none.
-std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
+std::optional<Grouping::Change> Grouping::next_change(const NestedForms& ahead,
                                                       const Replicas& changing) const {
-  const std::vector<Replicas> groups = groups_in(shapes);
+  const std::vector<Replicas> groups = groups_in(ahead);
   for (const Wanted& wanted : wanted_) {
     if (overlap(wanted.replicas, changing)) {
       continue;
     }
     const auto apart = [&](const Replicas& group) {
-      const Shape& shape = shapes[index(group.front())].back();
-      return Change{.homes = shape.homes, .by = shape.by, .together = false, .wanted = &wanted};
+      const GroupForms& group_forms = ahead[index(group.front())].back();
+      return Change{
+          .homes = group_forms.homes, .by = group_forms.by, .together = false, .wanted = &wanted};
     };
     std::vector<const Replicas*> inside;
     std::size_t smallest = wanted.replicas.size();
@@ -131,7 +132,7 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
       smallest = std::min(smallest, group.size());
     }
     if (inside.size() == 1) {
-      const auto& nested = shapes[index(inside.front()->front())];
+      const auto& nested = ahead[index(inside.front()->front())];
       if (!nested.empty() && wanted.by && nested.back().by != *wanted.by) {
         return apart(*inside.front());
       }
@@ -139,16 +140,16 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
     }
     Change change{.homes = {}, .by = wanted.by.value_or(GroupBy::kShards), .wanted = &wanted};
     const bool alike = std::all_of(inside.begin(), inside.end(), [&](const Replicas* group) {
-      return made_alike(shapes, inside.front()->front(), group->front());
+      return made_alike(ahead, inside.front()->front(), group->front());
     });
     for (const Replicas* group : inside) {
       change.homes.push_back(group->front());
     }
-    if (const auto shape = evens_out(shapes, change); shape && shape->ok()) {
+    if (const auto group_forms = evens_out(ahead, change); group_forms && group_forms->ok()) {
       return change;
     }
     for (const Replicas* group : inside) {
-      const auto& nested = shapes[index(group->front())];
+      const auto& nested = ahead[index(group->front())];
       const bool by_layers = !nested.empty() && nested.back().by == GroupBy::kLayers;
       // Devices that have divided layers join only those that have divided them alike, to divide
       // their own layers further.
@@ -156,7 +157,7 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
         return apart(*group);
       }
     }
-    if (smallest > 1 && !keeps_form(shapes, change)) {
+    if (smallest > 1 && !keeps_form(ahead, change)) {
       return apart(*inside.front());
     }
     return change;
@@ -164,46 +165,47 @@ std::optional<Grouping::Change> Grouping::next_change(const Shapes& shapes,
   return std::nullopt;
 }
 
-// Returns what a change does, and changes the shapes accordingly.
-Result<Regroup> Grouping::look_ahead(const Change& change, Shapes& shapes) const {
-  auto& nested = shapes[index(change.homes.front())];
+// Returns what a change does, and changes the forms ahead accordingly.
+Result<Regroup> Grouping::look_ahead(const Change& change, NestedForms& ahead) const {
+  auto& nested = ahead[index(change.homes.front())];
   const int homes = static_cast<int>(change.homes.size());
   if (!change.together) {
-    const Shape shape = std::move(nested.back());
+    const GroupForms group_forms = std::move(nested.back());
     nested.pop_back();
-    Result<Morph> morph = plan_regroup(config_.spec, shape.wide, shape.joined(), config_.budget);
+    Result<Morph> morph =
+        plan_regroup(config_.spec, group_forms.wide, group_forms.joined(), config_.budget);
     if (!morph.ok()) {
       return morph.error();
     }
     return Regroup{change.homes, change.by, false, *std::move(morph)};
   }
-  if (auto evened = evens_out(shapes, change)) {
-    return evened->ok() ? look_ahead_evened(change, **std::move(evened), shapes)
+  if (auto evened = evens_out(ahead, change)) {
+    return evened->ok() ? look_ahead_evened(change, **std::move(evened), ahead)
                         : Result<Regroup>(refused_for(evened->error()));
   }
-  Shape shape{.homes = change.homes,
-              .by = change.by,
-              .home = joined_form(form_of(shapes, change.homes.front()), 1),
-              .wide = {}};
+  GroupForms group_forms{.homes = change.homes,
+                         .by = change.by,
+                         .home = joined_form(form_of(ahead, change.homes.front()), 1),
+                         .wide = {}};
   const Result<std::int64_t> blocks =
-      kv_blocks_to_regroup(config_.spec, shape.home, homes, change.by, config_.budget);
+      kv_blocks_to_regroup(config_.spec, group_forms.home, homes, change.by, config_.budget);
   if (!blocks.ok()) {
     return refused("{}", blocks.error().message);
   }
-  if (*blocks < shape.home.kv.blocks) {
+  if (*blocks < group_forms.home.kv.blocks) {
     const ReplicaId first = change.homes.front();
     if (Status may = check_morphs(*stations_[index(first)].engine, first, *blocks); !may.ok()) {
       return refused("{}", may.error().message);
     }
-    shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
+    group_forms.shrunk_from = std::exchange(group_forms.home.kv.blocks, *blocks);
   }
-  shape.wide = divided_form(shape.home, homes, change.by).value();
-  Result<Morph> morph =
-      plan_regroup(config_.spec, joined_form(shape.home, homes), shape.wide, config_.budget);
+  group_forms.wide = divided_form(group_forms.home, homes, change.by).value();
+  Result<Morph> morph = plan_regroup(config_.spec, joined_form(group_forms.home, homes),
+                                     group_forms.wide, config_.budget);
   if (!morph.ok()) {
     return refused("{}", morph.error().message);
   }
-  nested.push_back(std::move(shape));
+  nested.push_back(std::move(group_forms));
   return Regroup{change.homes, change.by, true, *std::move(morph)};
 }
 
@@ -287,7 +289,7 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
     return valid.error();
   }
   std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, reason, insists));
-  Shapes ahead = shapes();
+  NestedForms ahead = nested_forms();
   std::vector<Regroup> changes;
   for (const auto& running : running_) {
     Result<Regroup> rest = rest_of(*running, ahead);
@@ -327,12 +329,12 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
   return changes;
 }
 
-// Returns what a change under way still does, and changes the shapes accordingly.
-Result<Regroup> Grouping::rest_of(const Regrouping& running, Shapes& shapes) const {
+// Returns what a change under way still does, and changes the forms ahead accordingly.
+Result<Regroup> Grouping::rest_of(const Regrouping& running, NestedForms& ahead) const {
   const Group& group = running.group();
   const bool together = wanted_together(running);
   if (group.wide.group.empty()) {
-    return together ? look_ahead({group.homes, group.by, true}, shapes)
+    return together ? look_ahead({group.homes, group.by, true}, ahead)
                     : Regroup{group.homes, group.by, false, {}};
   }
   Result<Morph> morph = plan_regroup(config_.spec, running.form(),
@@ -341,7 +343,7 @@ Result<Regroup> Grouping::rest_of(const Regrouping& running, Shapes& shapes) con
     return morph.error();
   }
   if (together) {
-    shapes[index(group.homes.front())].push_back(group);
+    ahead[index(group.homes.front())].push_back(group);
   }
   return Regroup{group.homes, group.by, together, *std::move(morph)};
 }
@@ -427,7 +429,7 @@ void Grouping::begin_all(TimeNs now_ns) {
       const Replicas some = replicas_of(*running);
       changing.insert(changing.end(), some.begin(), some.end());
     }
-    const auto change = next_change(shapes(), changing);
+    const auto change = next_change(nested_forms(), changing);
     if (!change) {
       at_rest_ = running_.empty();
       return;

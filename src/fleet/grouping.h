@@ -95,7 +95,7 @@ class Grouping {
   }
   // Returns true if both are replicas alone, or groups that were made of equal homes in equal ways,
   // so that their devices hold the same and have each block at the same place.
-  bool made_alike(ReplicaId a, ReplicaId b) const { return made_alike(shapes(), a, b); }
+  bool made_alike(ReplicaId a, ReplicaId b) const { return made_alike(nested_forms(), a, b); }
   // Returns true if these replicas, ascending, become a group by layers without one of their groups
   // parting first.
   bool join_at_once(const std::vector<ReplicaId>& replicas);
@@ -150,30 +150,30 @@ class Grouping {
     std::int64_t record = 0;  // its number among all records
     int steps = 0;            // of the model, that the group has ended
   };
-  using Shape = GroupShape;                        // a group without its engines, to look ahead
-  using Shapes = std::vector<std::vector<Shape>>;  // by first replica, the innermost group first
+  // Groups without their engines, to look ahead: by first replica, the innermost group first.
+  using NestedForms = std::vector<std::vector<GroupForms>>;
 
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
-  // `Nested` is Shape or Group.
+  // `Nested` is GroupForms or Group.
   template <class Nested>
   static Replicas replicas_in(const std::vector<std::vector<Nested>>& groups, ReplicaId first,
                               std::size_t depth);
-  std::vector<Replicas> groups_in(const Shapes& shapes) const;
-  Shapes shapes() const;
-  static bool made_alike(const Shapes& shapes, ReplicaId a, ReplicaId b);
-  std::optional<Change> next_change(const Shapes& shapes, const Replicas& changing) const;
-  Result<Regroup> look_ahead(const Change& change, Shapes& shapes) const;
+  std::vector<Replicas> groups_in(const NestedForms& ahead) const;
+  NestedForms nested_forms() const;
+  static bool made_alike(const NestedForms& ahead, ReplicaId a, ReplicaId b);
+  std::optional<Change> next_change(const NestedForms& ahead, const Replicas& changing) const;
+  Result<Regroup> look_ahead(const Change& change, NestedForms& ahead) const;
   Regrouping* running_of(ReplicaId home) const;
   Replicas replicas_of(const Regrouping& running) const;
-  Result<Regroup> rest_of(const Regrouping& running, Shapes& shapes) const;
-  Form form_of(const Shapes& shapes, ReplicaId replica) const;
-  bool keeps_form(const Shapes& shapes, const Change& change) const;
-  std::vector<Form> forms_now(const Shapes& shapes, const Replicas& homes) const;
-  const Engine* engine_ahead(const Shapes& shapes, ReplicaId home) const;
-  std::optional<Result<Shape>> evens_out(const Shapes& shapes, const Change& change) const;
-  Regroup look_ahead_evened(const Change& change, Shape shape, Shapes& shapes) const;
-  Status check_shrink(Shape shape) const;
-  Status check_homes(ReplicaId group, const Shapes& ahead) const;
+  Result<Regroup> rest_of(const Regrouping& running, NestedForms& ahead) const;
+  Form form_of(const NestedForms& ahead, ReplicaId replica) const;
+  bool keeps_form(const NestedForms& ahead, const Change& change) const;
+  std::vector<Form> forms_now(const NestedForms& ahead, const Replicas& homes) const;
+  const Engine* engine_ahead(const NestedForms& ahead, ReplicaId home) const;
+  std::optional<Result<GroupForms>> evens_out(const NestedForms& ahead, const Change& change) const;
+  Regroup look_ahead_evened(const Change& change, GroupForms group_forms, NestedForms& ahead) const;
+  Status check_shrink(GroupForms group_forms) const;
+  Status check_homes(ReplicaId group, const NestedForms& ahead) const;
   Status check_wish(const GroupWish& wish) const;
   std::optional<GroupBy> divides_by(const Replicas& replicas) const;
   std::vector<Wanted> wanted_after(const GroupWish& wish, const std::string& reason,

@@ -85,7 +85,7 @@ ReplicaFailure Grouping::mend(ReplicaId replica) {
 // Makes the present groups of these replicas the wanted ones; a group that is forming counts as
 // formed. So do the groups of all replicas that were wanted in one group with them.
 void Grouping::keep_groups(std::set<ReplicaId> kept) {
-  Shapes ahead = shapes();
+  NestedForms ahead = nested_forms();
   for (const auto& running : running_) {
     if (running->together()) {
       ahead[index(running->group().homes.front())].push_back(running->group());

@@ -54,24 +54,25 @@ bool Grouping::stays(ReplicaId first, std::size_t replicas) const {
 
 std::int64_t Grouping::kv_blocks_ahead(ReplicaId changing) const {
   const Regrouping& running = *running_of(changing);
-  const GroupShape& group = running.group();
-  GroupShape shape = group;
-  if (shape.wide.group.empty()) {  // the replicas' forms are not at rest yet
-    std::vector<Form> forms = forms_now(shapes(), shape.homes);
-    shape.home = forms.front();
+  const GroupForms& group = running.group();
+  GroupForms group_forms = group;
+  if (group_forms.wide.group.empty()) {  // the replicas' forms are not at rest yet
+    std::vector<Form> forms = forms_now(nested_forms(), group_forms.homes);
+    group_forms.home = forms.front();
     const bool unequal = !of_equal_devices(forms);
     const int homes = static_cast<int>(forms.size());
     Result<Form> wide = unequal ? rebalanced_form(config_.spec, forms, config_.budget)
-                                : divided_form(shape.home, homes, shape.by);
+                                : divided_form(group_forms.home, homes, group_forms.by);
     if (wide.ok()) {
-      shape.wide = *std::move(wide);
+      group_forms.wide = *std::move(wide);
     }
     if (unequal) {
-      shape.unequal = std::move(forms);
+      group_forms.unequal = std::move(forms);
     }
   }
-  return running.together() && !shape.wide.group.empty() ? most_kv_blocks(config_, shape.wide)
-                                                         : shape.blocks_apart();
+  return running.together() && !group_forms.wide.group.empty()
+             ? most_kv_blocks(config_, group_forms.wide)
+             : group_forms.blocks_apart();
 }
 
 std::optional<TimeNs> Grouping::next_deadline_ns() const {
@@ -123,7 +124,7 @@ std::shared_ptr<const GroupsStatus> Grouping::status_if_changed() {
   }
   told_ = std::move(tell);
   auto status = std::make_shared<GroupsStatus>(status_);
-  const Shapes now = shapes();
+  const NestedForms now = nested_forms();
   for (const Replicas& replicas : groups_in(now)) {
     const auto& nested = now[index(replicas.front())];
     GroupStatus& group = status->groups.emplace_back();

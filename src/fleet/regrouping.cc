@@ -31,7 +31,7 @@ std::int64_t most_kv_blocks(const GroupConfig& config, const Form& wide) {
   const std::int64_t reserve =
       budget.reserve + (config.wide_reserve ? config.wide_reserve(wide) : 0);
   return std::max(wide.kv.blocks,
-                  kv_blocks_beside(config.spec, wide, budget.pages - reserve, budget.page_bytes));
+                  kv_blocks_that_fit(config.spec, wide, budget.pages - reserve, budget.page_bytes));
 }
 
 bool weighs(const GroupConfig& config) {

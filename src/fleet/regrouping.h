@@ -73,7 +73,7 @@ bool weighs(const GroupConfig& config);
 StepSpeed speed_as(const EngineConfig& group, const StepSpeed& home);
 
 // Which replicas serve as one, and how.
-struct GroupShape {
+struct GroupForms {
   std::vector<ReplicaId> homes;  // each a replica, or a group named by its first one
   GroupBy by = GroupBy::kShards;
   Form home;                     // of each home, or if they are unequal, of the smallest
@@ -110,11 +110,11 @@ struct JoiningHome {
 // memory keep the KV that they have; a replica counts as a pipeline of one stage. Unless an
 // operator `insists`, KV in use stays, and a group for which forms change has more KV than its
 // homes.
-Result<GroupShape> shape_of(const GroupConfig& config, const std::vector<JoiningHome>& homes,
-                            GroupBy by, bool insists);
+Result<GroupForms> group_forms_of(const GroupConfig& config, const std::vector<JoiningHome>& homes,
+                                  GroupBy by, bool insists);
 
 // Replicas that serve as one, with what they need to part again.
-struct Group : GroupShape {
+struct Group : GroupForms {
   std::unique_ptr<Engine> first;  // the engine of the first home, while the group is one
 };
 
@@ -129,7 +129,7 @@ Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, 
 // now. Unless an operator `insists`, also refuses one that would have no more KV blocks than its
 // homes had before.
 Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stations,
-                    const GroupShape& group, bool insists);
+                    const GroupForms& group, bool insists);
 
 // Takes replicas to one group, or a group to its replicas, while their requests go on (AMOEBA
 // section 3.2, KunServe section 4). At each moment the devices hold a legal form; the direction may
@@ -233,7 +233,7 @@ class Regrouping {
   };
   struct Lead {  // of the homes to the forms with which they become one
     std::vector<Form> from;
-    std::optional<GroupShape> to;  // nothing: they stay as they are
+    std::optional<GroupForms> to;  // nothing: they stay as they are
   };
   struct Step {
     MorphId id;
@@ -252,7 +252,7 @@ class Regrouping {
 
   void settle();
   std::optional<Error> agree();
-  std::optional<Error> lead_homes(GroupShape shape);
+  std::optional<Error> lead_homes(GroupForms group_forms);
   std::optional<Error> compare_homes() const;
   bool restore_home(std::size_t home);
   void count_preempted();

@@ -97,11 +97,11 @@ Result<std::vector<Form>> forms_at(const Form& precisions, const std::vector<Joi
 }
 
 // Returns what homes of equal precisions become.
-Result<GroupShape> shape_at(const GroupConfig& config, const std::vector<JoiningHome>& homes,
-                            GroupBy by, std::vector<Form> forms) {
-  GroupShape shape{.homes = {}, .by = by, .home = {}, .wide = {}};
-  std::ranges::transform(homes, std::back_inserter(shape.homes), &JoiningHome::replica);
-  shape.home =
+Result<GroupForms> group_forms_at(const GroupConfig& config, const std::vector<JoiningHome>& homes,
+                                  GroupBy by, std::vector<Form> forms) {
+  GroupForms group_forms{.homes = {}, .by = by, .home = {}, .wide = {}};
+  std::ranges::transform(homes, std::back_inserter(group_forms.homes), &JoiningHome::replica);
+  group_forms.home =
       *std::ranges::min_element(forms, {}, [](const Form& form) { return form.kv.blocks; });
   if (!of_equal_devices(forms)) {
     if (by != GroupBy::kLayers) {
@@ -113,25 +113,25 @@ Result<GroupShape> shape_at(const GroupConfig& config, const std::vector<Joining
     if (!wide.ok()) {
       return wide.error();
     }
-    shape.wide = *std::move(wide);
-    shape.unequal = std::move(forms);
-    return shape;
+    group_forms.wide = *std::move(wide);
+    group_forms.unequal = std::move(forms);
+    return group_forms;
   }
   const int count = static_cast<int>(homes.size());
   const Result<std::int64_t> blocks =
-      kv_blocks_to_regroup(config.spec, shape.home, count, by, config.budget);
+      kv_blocks_to_regroup(config.spec, group_forms.home, count, by, config.budget);
   if (!blocks.ok()) {
     return Error{ErrorCode::kInvalidArgument, blocks.error().message};  // smaller KV would not help
   }
-  if (*blocks < shape.home.kv.blocks) {
-    shape.shrunk_from = std::exchange(shape.home.kv.blocks, *blocks);
+  if (*blocks < group_forms.home.kv.blocks) {
+    group_forms.shrunk_from = std::exchange(group_forms.home.kv.blocks, *blocks);
   }
-  shape.wide = divided_form(shape.home, count, by).value();
-  return shape;
+  group_forms.wide = divided_form(group_forms.home, count, by).value();
+  return group_forms;
 }
 
 // `before`: the KV blocks that the homes have together.
-Status check_gain(const GroupConfig& config, const GroupShape& group, std::int64_t before,
+Status check_gain(const GroupConfig& config, const GroupForms& group, std::int64_t before,
                   bool insists) {
   const std::int64_t most = most_kv_blocks(config, group.wide);
   return insists || most > before
@@ -143,8 +143,8 @@ Status check_gain(const GroupConfig& config, const GroupShape& group, std::int64
 
 // Refuses a group for which a home has to change its form, if it cannot.
 Status check_led(const GroupConfig& config, const std::vector<JoiningHome>& homes,
-                 const GroupShape& shape, bool insists) {
-  const std::vector<Form> forms = shape.home_forms();
+                 const GroupForms& group_forms, bool insists) {
+  const std::vector<Form> forms = group_forms.home_forms();
   if (forms == forms_of(homes)) {
     return {};
   }
@@ -160,7 +160,7 @@ Status check_led(const GroupConfig& config, const std::vector<JoiningHome>& home
       }
     }
   }
-  return check_gain(config, shape, before, insists);
+  return check_gain(config, group_forms, before, insists);
 }
 
 }  // namespace
@@ -193,7 +193,7 @@ Status check_room(const Engine& engine, ReplicaId replica, std::int64_t blocks, 
 }
 
 Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stations,
-                    const GroupShape& group, bool insists) {
+                    const GroupForms& group, bool insists) {
   for (const ReplicaId home : group.homes) {
     const Station& station = stations[static_cast<std::size_t>(home.value)];
     Status room = check_room(*station.engine, home, group.home.kv.blocks, insists);
@@ -204,7 +204,7 @@ Status check_shrunk(const GroupConfig& config, const std::vector<Station>& stati
   return check_gain(config, group, group.blocks_apart(), insists);
 }
 
-HomeBlocks GroupShape::home_blocks() const {
+HomeBlocks GroupForms::home_blocks() const {
   std::vector<std::int64_t> each;
   for (const Form& form : home_forms()) {
     each.push_back(form.kv.blocks);
@@ -212,12 +212,12 @@ HomeBlocks GroupShape::home_blocks() const {
   return HomeBlocks(std::move(each));
 }
 
-Form GroupShape::joined() const {
+Form GroupForms::joined() const {
   return joined_form(home_forms());
 }
 
-Result<GroupShape> shape_of(const GroupConfig& config, const std::vector<JoiningHome>& homes,
-                            GroupBy by, bool insists) {
+Result<GroupForms> group_forms_of(const GroupConfig& config, const std::vector<JoiningHome>& homes,
+                                  GroupBy by, bool insists) {
   const std::vector<Form> forms = forms_of(homes);
   const bool equal_devices = of_equal_devices(forms);
   const auto other = std::ranges::find_if(
@@ -233,17 +233,18 @@ Result<GroupShape> shape_of(const GroupConfig& config, const std::vector<Joining
   if (!precisions.ok()) {
     return precisions.error();
   }
-  Result<GroupShape> shape = Error{};
+  Result<GroupForms> group_forms = Error{};
   for (const Form& precision : *precisions) {
     Result<std::vector<Form>> led = forms_at(precision, homes, !equal_devices);
-    shape = led.ok() ? shape_at(config, homes, by, *std::move(led)) : led.error();
-    const Status may = shape.ok() ? check_led(config, homes, *shape, insists) : shape.error();
+    group_forms = led.ok() ? group_forms_at(config, homes, by, *std::move(led)) : led.error();
+    const Status may =
+        group_forms.ok() ? check_led(config, homes, *group_forms, insists) : group_forms.error();
     if (may.ok()) {
-      return shape;
+      return group_forms;
     }
-    shape = may.error();
+    group_forms = may.error();
   }
-  return shape;
+  return group_forms;
 }
 
 // Finds the forms on the way, or leads the homes to those with which they become one, after which
@@ -253,21 +254,22 @@ std::optional<Error> Regrouping::agree() {
     if (auto why = compare_homes()) {
       return why;
     }
-    static_cast<GroupShape&>(group_) = *lead_.to;
+    static_cast<GroupForms&>(group_) = *lead_.to;
   } else {
     std::vector<JoiningHome> homes;
     for (std::size_t home = 0; home < count(); ++home) {
       lead_.from[home] = numbered(engine(home).form().value_or(lead_.from[home]));
       homes.push_back({group_.homes[home], lead_.from[home], &engine(home)});
     }
-    Result<GroupShape> shape = shape_of(config_, homes, group_.by, haste_ == Haste::kPreempts);
-    if (!shape.ok()) {
-      return shape.error();
+    Result<GroupForms> group_forms =
+        group_forms_of(config_, homes, group_.by, haste_ == Haste::kPreempts);
+    if (!group_forms.ok()) {
+      return group_forms.error();
     }
-    if (shape->home_forms() != lead_.from) {
-      return lead_homes(*std::move(shape));
+    if (group_forms->home_forms() != lead_.from) {
+      return lead_homes(*std::move(group_forms));
     }
-    static_cast<GroupShape&>(group_) = *std::move(shape);
+    static_cast<GroupForms&>(group_) = *std::move(group_forms);
   }
   joined_ = form_ = group_.joined();
   return std::nullopt;
@@ -280,21 +282,27 @@ void Regrouping::count_preempted() {
   }
 }
 
+// Returns the preemptions so far of the homes that are led to less KV. Others preempt for load
+// alone.
 std::int64_t Regrouping::preemptions() const {
+  const std::vector<Form> to = lead_.to->home_forms();
   std::int64_t sum = 0;
-  for (const ReplicaId home : group_.homes) {
-    sum += stations_[static_cast<std::size_t>(home.value)].engine->observe().preemptions_total;
+  for (std::size_t home = 0; home < to.size(); ++home) {
+    if (to[home].kv.blocks < lead_.from[home].kv.blocks) {
+      const Station& station = stations_[static_cast<std::size_t>(group_.homes[home].value)];
+      sum += station.engine->observe().preemptions_total;
+    }
   }
   return sum;
 }
 
 // Lets the homes change their forms between two steps. Returns why they cannot. Sequences that run
 // are preempted only if an operator asks for the group.
-std::optional<Error> Regrouping::lead_homes(GroupShape shape) {
-  static_cast<GroupShape&>(group_) = shape;
+std::optional<Error> Regrouping::lead_homes(GroupForms group_forms) {
+  static_cast<GroupForms&>(group_) = group_forms;
   group_.wide = {};  // until the homes are there
+  lead_.to = std::move(group_forms);
   wait_.preemptions = preemptions();
-  lead_.to = std::move(shape);
   const std::vector<Form> to = lead_.to->home_forms();
   if (std::ranges::equal(to, lead_.from, equally_precise)) {
     hold_all();  // so that no request takes the blocks to which others move

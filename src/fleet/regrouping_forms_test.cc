@@ -209,13 +209,13 @@ struct JoiningScene {
     made.prompt.assign(static_cast<std::size_t>(prompt), 7);
     stations[replica].engine->handle({1, Arrival{std::move(made)}, ReplicaId{0}});
   }
-  Result<GroupShape> shape(bool insists, GroupBy by = GroupBy::kShards) const {
+  Result<GroupForms> group_forms(bool insists, GroupBy by = GroupBy::kShards) const {
     std::vector<JoiningHome> homes;
     for (std::size_t i = 0; i < stations.size(); ++i) {
       const Engine& engine = *stations[i].engine;
       homes.push_back({ReplicaId{static_cast<std::int32_t>(i)}, *engine.form(), &engine});
     }
-    return shape_of(config, homes, by, insists);
+    return group_forms_of(config, homes, by, insists);
   }
 
   const Form form = group_form(kFullBlocks);
@@ -227,31 +227,31 @@ struct JoiningScene {
       .devices = &devices, .spec = group_spec(), .budget = budget, .form = form};
 };
 
-TEST(ShapeOf, HomesGoToTheHighestPrecisionsIfTheirRequestsHaveRoom) {
+TEST(GroupFormsOf, HomesGoToTheHighestPrecisionsIfTheirRequestsHaveRoom) {
   JoiningScene scene;
   scene.lower(0, 0);
   scene.lower(1, 1);
   ASSERT_GT(scene.stations[0].engine->form()->kv.blocks, kFullBlocks) << "lower weights are KV";
   for (const bool insists : {false, true}) {
-    const auto shape = scene.shape(insists);
-    ASSERT_TRUE(shape.ok()) << shape.error().message;
-    EXPECT_EQ(shape->home.layer_precision, scene.form.layer_precision);
-    EXPECT_EQ(shape->home.kv.blocks, kFullBlocks);
-    EXPECT_TRUE(equally_precise(shape->wide, scene.form));
+    const auto group_forms = scene.group_forms(insists);
+    ASSERT_TRUE(group_forms.ok()) << group_forms.error().message;
+    EXPECT_EQ(group_forms->home.layer_precision, scene.form.layer_precision);
+    EXPECT_EQ(group_forms->home.kv.blocks, kFullBlocks);
+    EXPECT_TRUE(equally_precise(group_forms->wide, scene.form));
   }
 }
 
-TEST(ShapeOf, HomesGoToTheSmallestWeightsIfARequestNeedsTheirKv) {
+TEST(GroupFormsOf, HomesGoToTheSmallestWeightsIfARequestNeedsTheirKv) {
   JoiningScene scene;
   scene.lower(0, 0);
   scene.stations[0].engine->promise_kv(kLargestBlocks, kLargestBlocks);  // as policies do
   scene.arrive(0, 4, 4 * static_cast<int>(kFullBlocks) + 8);
   const std::int64_t blocks = scene.stations[0].engine->form()->kv.blocks;
   ASSERT_GT(scene.stations[0].engine->largest_need(), kFullBlocks);
-  const auto shape = scene.shape(true);
-  ASSERT_TRUE(shape.ok()) << shape.error().message;
-  EXPECT_EQ(shape->home.layer_precision, lower_at(0).layers);
-  EXPECT_EQ(shape->home.kv.blocks, blocks) << "the other one's KV grows";
+  const auto group_forms = scene.group_forms(true);
+  ASSERT_TRUE(group_forms.ok()) << group_forms.error().message;
+  EXPECT_EQ(group_forms->home.layer_precision, lower_at(0).layers);
+  EXPECT_EQ(group_forms->home.kv.blocks, blocks) << "the other one's KV grows";
 }
 
 TEST(UnequalPrecisions, RequestsThatTheFormerKvHoldsAreToldThatItIsSmallerForNow) {
@@ -272,7 +272,7 @@ TEST(UnequalPrecisions, RequestsThatTheFormerKvHoldsAreToldThatItIsSmallerForNow
   EXPECT_EQ(refused->code, ErrorCode::kUnavailable) << refused->message;
 }
 
-TEST(ShapeOf, KvInUseStaysUnlessAnOperatorInsists) {
+TEST(GroupFormsOf, KvInUseStaysUnlessAnOperatorInsists) {
   JoiningScene scene;
   scene.lower(1, 0);
   const std::int64_t blocks = scene.stations[1].engine->form()->kv.blocks;
@@ -288,10 +288,10 @@ TEST(ShapeOf, KvInUseStaysUnlessAnOperatorInsists) {
     }
   }
   ASSERT_GT(scene.stations[1].engine->observe().kv_blocks_used, kFullBlocks);
-  const auto keeps = scene.shape(false);
+  const auto keeps = scene.group_forms(false);
   ASSERT_TRUE(keeps.ok()) << keeps.error().message;
   EXPECT_EQ(keeps->home.layer_precision, lower_at(0).layers);
-  const auto preempts = scene.shape(true);
+  const auto preempts = scene.group_forms(true);
   ASSERT_TRUE(preempts.ok()) << preempts.error().message;
   EXPECT_EQ(preempts->home.layer_precision, scene.form.layer_precision);
 }

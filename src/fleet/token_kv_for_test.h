@@ -62,7 +62,7 @@ inline EngineConfig group_engine(const Form& form, const PageBudget& budget, boo
     morph.bounds = {.spec = group_spec(), .budget = budget, .full = form};
     morph.bounds.ladder = {Precision::kF32};
     config.scheduler.largest_kv_blocks =
-        std::max(form.kv.blocks, kv_blocks_beside(morph.bounds, form));
+        std::max(form.kv.blocks, kv_blocks_that_fit(morph.bounds, form));
     config.morph = morph;
   }
   return config;

@@ -26,7 +26,7 @@ namespace {
 struct Case {
   std::string phase;
   int batch = 0;
-  StepShape shape;
+  StepSizes sizes;
 };
 
 // Returns the cases within the model's context. Longer prompts are shortened to it, with a warning.
@@ -46,11 +46,11 @@ Result<std::vector<Case>> cases_of(const EngineBenchOptions& options, const Mode
     const bool known = std::any_of(cases.begin(), cases.end(),
                                    [&](const Case& other) { return other.batch == tokens; });
     if (!known) {
-      cases.push_back({"prefill", tokens, prefill_shape(tokens)});
+      cases.push_back({"prefill", tokens, prefill_sizes(tokens)});
     }
   }
   for (const int batch : options.batches) {
-    cases.push_back({"decode", batch, decode_shape(batch, options.context)});
+    cases.push_back({"decode", batch, decode_sizes(batch, options.context)});
   }
   return cases;
 }
@@ -100,7 +100,7 @@ class EngineBench {
         rows_.push_back({.phase = one.phase,
                          .batch = one.batch,
                          .precision = precision,
-                         .context = one.shape.slices.front().context});
+                         .context = one.sizes.slices.front().context});
       }
     }
   }
@@ -132,7 +132,7 @@ class EngineBench {
     for (int round = -1; round < repeat; ++round) {  // the first round warms up
       for (std::size_t i = 0; i < cases_.size(); ++i) {
         EngineRow& row = rows_[which * cases_.size() + i];
-        const auto seconds = rig_.time_s(cases_[i].shape);
+        const auto seconds = rig_.time_s(cases_[i].sizes);
         if (!seconds.ok()) {
           return seconds.error();
         }
@@ -141,7 +141,7 @@ class EngineBench {
           bar_(++done_, total_);
           continue;
         }
-        row.demand = demand_of(work_of(rig_.plan_of(cases_[i].shape), rig_.spec()), rig_.spec(),
+        row.demand = demand_of(work_of(rig_.plan_of(cases_[i].sizes), rig_.spec()), rig_.spec(),
                                rig_.form());
       }
     }
@@ -226,7 +226,7 @@ Result<EngineTable> measure_engine(const EngineBenchOptions& options) {
   rig_options.group = *std::move(group);
   rig_options.cpus.threads = table.threads;  // as many as the stopwatch has
   for (const Case& one : *cases) {
-    rig_options.shapes.push_back(one.shape);
+    rig_options.steps.push_back(one.sizes);
   }
   const auto rig = StepRig::create(rig_options);
   if (!rig.ok()) {

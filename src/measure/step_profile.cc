@@ -12,7 +12,7 @@
 #include "host/machine.h"
 #include "measure/fingerprint_check.h"
 #include "measure/microbatch_check.h"
-#include "measure/profiled_shapes.h"
+#include "measure/profiled_steps.h"
 #include "measure/step_rig.h"
 #include "measure/stopwatch.h"
 #include "model/profile_database.h"
@@ -77,19 +77,18 @@ struct Measurements {
   std::vector<CheckedStep> checked;  // one for each of held_out
 };
 
-// Times every shape in every form. Each round goes through all of them, so that a temporary load on
+// Times every step in every form. Each round goes through all of them, so that a temporary load on
 // the machine does not affect one of them alone.
 class StepProfiler {
  public:
-  StepProfiler(StepRig& rig, std::vector<NamedShape> shapes, std::vector<TimedForm> forms,
-               int repeat)
+  StepProfiler(StepRig& rig, std::vector<NamedStep> steps, std::vector<TimedForm> forms, int repeat)
       : rig_(rig),
-        shapes_(std::move(shapes)),
+        steps_(std::move(steps)),
         forms_(std::move(forms)),
         repeat_(repeat),
-        times_s_(shapes_.size() * forms_.size()) {}
+        times_s_(steps_.size() * forms_.size()) {}
 
-  // Times all shapes in each form, `repeat` rounds. Steps of the last form are held out of the fit.
+  // Times all steps in each form, `repeat` rounds. Steps of the last form are held out of the fit.
   Result<Measurements> measure() {
     const auto bar = count_bar("measuring", "rounds of steps");
     const std::int64_t total = std::int64_t{repeat_} * std::ssize(forms_);
@@ -110,20 +109,20 @@ class StepProfiler {
     if (Status changed = rig_.become(forms_[form].layers, forms_[form].embeddings); !changed.ok()) {
       return changed;
     }
-    if (const auto warm = rig_.time_s(shapes_.front().shape); !warm.ok()) {
+    if (const auto warm = rig_.time_s(steps_.front().sizes); !warm.ok()) {
       return warm.error();
     }
-    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
       // Short steps run several times, so that one preemption by the system does not decide.
       constexpr double kLeastS = 4e-3;
       double sum_s = 0;
       for (int run = 0; run < 8 && (run == 0 || sum_s < kLeastS); ++run) {
-        const auto seconds = rig_.time_s(shapes_[i].shape);
+        const auto seconds = rig_.time_s(steps_[i].sizes);
         if (!seconds.ok()) {
           return seconds.error();
         }
         sum_s += *seconds;
-        times_s_[form * shapes_.size() + i].push_back(*seconds);
+        times_s_[form * steps_.size() + i].push_back(*seconds);
       }
     }
     return {};
@@ -136,15 +135,15 @@ class StepProfiler {
       described.layer_precision = forms_[form].layers;
       described.embeddings = forms_[form].embeddings;
       const StepPrecision precision = step_precision(rig_.spec(), described);
-      for (std::size_t i = 0; i < shapes_.size(); ++i) {
-        const TimedStep step{work_of(rig_.plan_of(shapes_[i].shape), rig_.spec()), precision,
-                             1e6 * fastest(times_s_[form * shapes_.size() + i])};
-        const bool is_fitted = shapes_[i].fitted && form + 1 < forms_.size();
+      for (std::size_t i = 0; i < steps_.size(); ++i) {
+        const TimedStep step{work_of(rig_.plan_of(steps_[i].sizes), rig_.spec()), precision,
+                             1e6 * fastest(times_s_[form * steps_.size() + i])};
+        const bool is_fitted = steps_[i].fitted && form + 1 < forms_.size();
         if (is_fitted) {
           all.fitted.push_back(step);
-        } else if (!shapes_[i].fitted) {
+        } else if (!steps_[i].fitted) {
           all.held_out.push_back(step);
-          all.checked.push_back({shapes_[i].name, precision_label(described), step.us, 0});
+          all.checked.push_back({steps_[i].name, precision_label(described), step.us, 0});
         }
       }
     }
@@ -152,10 +151,10 @@ class StepProfiler {
   }
 
   StepRig& rig_;
-  const std::vector<NamedShape> shapes_;
+  const std::vector<NamedStep> steps_;
   const std::vector<TimedForm> forms_;
   const int repeat_;
-  std::vector<std::vector<double>> times_s_;  // by form, then shape
+  std::vector<std::vector<double>> times_s_;  // by form, then step
 };
 
 Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& names) {
@@ -177,19 +176,19 @@ Result<std::vector<Precision>> parse_precisions(const std::vector<std::string>& 
 
 Result<std::unique_ptr<StepRig>> make_rig(const StepProfileOptions& options, const CpuShare& cpus,
                                           const std::vector<Precision>& precisions,
-                                          const std::vector<NamedShape>& shapes) {
+                                          const std::vector<NamedStep>& steps) {
   StepRigOptions rig{.model = options.source.model,
                      .variant_cache = options.source.directory,
                      .precisions = precisions,
                      .cpus = cpus,
                      .cpu_time = options.cpu_time};
-  for (const NamedShape& named : shapes) {
-    rig.shapes.push_back(named.shape);
+  for (const NamedStep& named : steps) {
+    rig.steps.push_back(named.sizes);
   }
   return StepRig::create(rig);
 }
 
-// Returns a power of two, since shapes are fractions of it.
+// Returns a power of two, since sizes are fractions of it.
 Result<int> longest_of(const StepProfileOptions& options) {
   const auto checkpoint = open_checkpoint(options.source.model);
   if (!checkpoint.ok()) {
@@ -276,13 +275,13 @@ Result<StepProfile> measure_whole(const StepProfileOptions& options, const CpuSh
   if (!precisions.ok() || !longest.ok()) {
     return precisions.ok() ? longest.error() : precisions.error();
   }
-  std::vector<NamedShape> shapes = fitted_shapes(*longest);
-  for (NamedShape& shape : held_out_shapes(*longest)) {
-    shapes.push_back(std::move(shape));
+  std::vector<NamedStep> steps = fitted_steps(*longest);
+  for (NamedStep& step : held_out_steps(*longest)) {
+    steps.push_back(std::move(step));
   }
   const Stopwatch wall(false, 1);
   const double load_s = wall.now_s();
-  const auto rig = make_rig(options, cpus, *precisions, shapes);
+  const auto rig = make_rig(options, cpus, *precisions, steps);
   if (!rig.ok()) {
     return rig.error();
   }
@@ -293,7 +292,7 @@ Result<StepProfile> measure_whole(const StepProfileOptions& options, const CpuSh
   forms.push_back(mixed((*rig)->spec(), precisions->front(), precisions->back()));
   const double start_s = wall.now_s();
   const auto measured =
-      StepProfiler(**rig, std::move(shapes), std::move(forms), options.repeat).measure();
+      StepProfiler(**rig, std::move(steps), std::move(forms), options.repeat).measure();
   if (!measured.ok()) {
     return measured.error();
   }

@@ -18,16 +18,16 @@ constexpr int kBlockTokens = 16;  // the default of a server
 
 int most_tokens(const StepRigOptions& options) {
   int most = 1;
-  for (const StepShape& shape : options.shapes) {
-    most = std::max(most, shape.tokens());
+  for (const StepSizes& sizes : options.steps) {
+    most = std::max(most, sizes.tokens());
   }
   return most;
 }
 
 int longest_sequence(const StepRigOptions& options) {
   int longest = 1;
-  for (const StepShape& shape : options.shapes) {
-    longest = std::max(longest, shape.longest());
+  for (const StepSizes& sizes : options.steps) {
+    longest = std::max(longest, sizes.longest());
   }
   return longest;
 }
@@ -93,8 +93,8 @@ StepRig::StepRig(const StepRigOptions& options, std::shared_ptr<Checkpoint> chec
 Result<PageBudget> StepRig::choose_memory(const StepRigOptions& options) {
   const std::vector<Precision> ladder = ladder_of(options.precisions);
   KvForm kv{.precision = default_kv_precision(ladder.front()), .block_tokens = kBlockTokens};
-  for (const StepShape& shape : options.shapes) {
-    kv.blocks = std::max<std::int64_t>(kv.blocks, shape.blocks(kBlockTokens));
+  for (const StepSizes& sizes : options.steps) {
+    kv.blocks = std::max<std::int64_t>(kv.blocks, sizes.blocks(kBlockTokens));
   }
   form_ = form_at(ladder.front(), kv);
   PageBudget budget{.page_bytes = page_bytes_for(spec(), group_.shards)};
@@ -153,7 +153,7 @@ Status StepRig::start_worker() {
 // Computes one sequence and copies its blocks to all others, so that no block is zeros.
 Status StepRig::fill_kv() {
   const int tokens = std::min({max_step_tokens_, max_positions_, 256});
-  const auto computed = time_s(prefill_shape(tokens));
+  const auto computed = time_s(prefill_sizes(tokens));
   if (!computed.ok()) {
     return computed.error();
   }
@@ -220,15 +220,15 @@ Status StepRig::swap(const SwapComponent& swap) {
   return {};
 }
 
-StepPlan StepRig::plan_of(const StepShape& shape) {
+StepPlan StepRig::plan_of(const StepSizes& sizes) {
   StepPlan plan =
-      protean::plan_of(shape, spec().vocab, kBlockTokens, static_cast<unsigned>(++last_step_));
+      protean::plan_of(sizes, spec().vocab, kBlockTokens, static_cast<unsigned>(++last_step_));
   plan.id = StepId{last_step_};
   return plan;
 }
 
-Result<double> StepRig::time_s(const StepShape& shape) {
-  StepPlan plan = plan_of(shape);
+Result<double> StepRig::time_s(const StepSizes& sizes) {
+  StepPlan plan = plan_of(sizes);
   std::vector<StepResult> results;
   const double seconds = stopwatch_.time_s([&] {
     worker_->start(std::move(plan));

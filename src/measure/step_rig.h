@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "contract/form.h"
 #include "contract/step.h"
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 #include "host/cpu_share.h"
 #include "measure/stopwatch.h"
 #include "model/checkpoint.h"
@@ -26,7 +26,7 @@ struct StepRigOptions {
   std::filesystem::path model;
   std::filesystem::path variant_cache;  // empty: the default folder
   std::vector<Precision> precisions;    // precisions that layers will have, in any order
-  std::vector<StepShape> shapes;        // shapes that will be timed
+  std::vector<StepSizes> steps;         // steps that will be timed
   CpuShare cpus;
   std::optional<DeviceGroup> group;  // instead of one device on `cpus`
   bool cpu_time = false;
@@ -51,9 +51,9 @@ class StepRig {
   Status become(Precision precision);
 
   // Returns the time of one step, from the start of its plan to its result.
-  Result<double> time_s(const StepShape& shape);
+  Result<double> time_s(const StepSizes& sizes);
 
-  StepPlan plan_of(const StepShape& shape);
+  StepPlan plan_of(const StepSizes& sizes);
 
  private:
   using MorphAnswer = std::variant<MorphReady, MorphDone>;

@@ -15,7 +15,7 @@
 #include "cost/configuration_cost.h"
 #include "cost/fit.h"
 #include "cost/memory.h"
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 #include "model/fingerprint_weights.h"
 #include "replica/fingerprint_probe.h"
 #include "replica/fingerprint_rig.h"
@@ -132,9 +132,9 @@ class Measurement {
   }
 
  private:
-  void add(StepShape shape, Precision precision, int layers) {
-    if (shape.longest() <= longest_) {
-      probes_.emplace_back(std::move(shape), precision, layers, vocab_, options_.kv.block_tokens);
+  void add(StepSizes sizes, Precision precision, int layers) {
+    if (sizes.longest() <= longest_) {
+      probes_.emplace_back(std::move(sizes), precision, layers, vocab_, options_.kv.block_tokens);
     }
   }
 
@@ -173,7 +173,7 @@ class Measurement {
       }
     }
     for (const int sequences : {1, 16, 64}) {
-      add(decode_shape(sequences, 1), precision, 1);
+      add(decode_sizes(sequences, 1), precision, 1);
     }
   }
 
@@ -182,7 +182,7 @@ class Measurement {
     const int half = longest_ / 2;
     for (const auto& [sequences, context] :
          {std::pair{8, 48}, {4, longest_ - 1}, {16, half}, {32, half}}) {
-      StepShape decode = decode_shape(sequences, std::min(context, longest_ - 1));
+      StepSizes decode = decode_sizes(sequences, std::min(context, longest_ - 1));
       decode.sampled = false;
       add(std::move(decode), precision, deepest_);
     }
@@ -211,7 +211,7 @@ class Measurement {
     rig.spec.vocab = vocab_;
     rig.kv.blocks = 1;
     for (const Probe& probe : probes) {
-      rig.max_step_tokens = std::max(rig.max_step_tokens, probe.shape.tokens());
+      rig.max_step_tokens = std::max(rig.max_step_tokens, probe.sizes.tokens());
       rig.kv.blocks = std::max<std::int64_t>(rig.kv.blocks, std::ssize(probe.plan.blocks));
     }
     return FingerprintRig::create(checkpoint, rig);
@@ -262,7 +262,7 @@ class Measurement {
   void time_all(FingerprintRig& rig, std::vector<Probe>& probes, int round) {
     std::optional<Precision> before;
     for (Probe& probe : probes) {
-      const bool few = probe.shape.tokens() <= kFewTokens;
+      const bool few = probe.sizes.tokens() <= kFewTokens;
       const int wanted = (round + 1) * (few ? kRepeats : 1);
       if (probe.runs() >= wanted) {
         continue;
@@ -282,7 +282,7 @@ class Measurement {
       if (quiet() != caches_of_) {  // requests left their own data in the caches
         rig.time_us(probe.plan, probe.precision, probe.layers);
       }
-      if (probe.shape.tokens() <= kFewTokens) {
+      if (probe.sizes.tokens() <= kFewTokens) {
         rig.read_left_out(probe.precision);
       }
       const double us = rig.time_us(probe.plan, probe.precision, probe.layers);
@@ -377,7 +377,7 @@ class Measurement {
   // Touches all weights and buffers.
   void warm_up(FingerprintRig& rig) {
     for (const Probe& probe : probes_) {
-      if ((probe.shape.tokens() == longest_chunk() || probe.shape.sampled) && pause()) {
+      if ((probe.sizes.tokens() == longest_chunk() || probe.sizes.sampled) && pause()) {
         rig.time_us(probe.plan, probe.precision, probe.layers);
       }
     }
@@ -386,7 +386,7 @@ class Measurement {
   double time_of(Precision precision, int layers, int tokens, bool sampled) const {
     const auto found = std::find_if(probes_.begin(), probes_.end(), [&](const Probe& probe) {
       return probe.precision == precision && probe.layers == layers &&
-             probe.shape.tokens() == tokens && probe.shape.sampled == sampled;
+             probe.sizes.tokens() == tokens && probe.sizes.sampled == sampled;
     });
     check(found != probes_.end(), "the steps of an answer are timed");
     return found->us();

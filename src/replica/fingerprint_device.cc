@@ -10,7 +10,7 @@
 #include "cost/memory.h"
 #include "cost/pages.h"
 #include "cost/shards.h"
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 #include "host/machine.h"
 #include "model/fingerprint_weights.h"
 #include "model/shard_checkpoint.h"
@@ -89,9 +89,9 @@ class FingerprintDevice::Loader {
         return loaded.error();
       }
     }
-    const KvStore::Shape shape{
+    const KvStore::Shape sizes{
         .spec = options_.spec, .holding = holding_, .shards = options_.shards(), .kv = options_.kv};
-    auto kv = memory_.pool ? KvStore::create(shape, *memory_.pool) : KvStore::create(shape);
+    auto kv = memory_.pool ? KvStore::create(sizes, *memory_.pool) : KvStore::create(sizes);
     if (!kv.ok()) {
       return kv.error();
     }

@@ -7,15 +7,15 @@
 
 namespace protean {
 
-FingerprintProbe::FingerprintProbe(StepShape of, Precision at, int through, int vocab,
+FingerprintProbe::FingerprintProbe(StepSizes of, Precision at, int through, int vocab,
                                    int block_tokens)
-    : shape(std::move(of)),
+    : sizes(std::move(of)),
       precision(at),
       layers(through),
-      plan(plan_of(shape, vocab, block_tokens)),
+      plan(plan_of(sizes, vocab, block_tokens)),
       name(fmt::format("{} in {} layers, vocabulary {}:", to_string(at), through,
-                       shape.sampled ? vocab : 0)) {
-  for (const SliceShape& slice : shape.slices) {
+                       sizes.sampled ? vocab : 0)) {
+  for (const SliceSizes& slice : sizes.slices) {
     name += fmt::format(" {}+{}", slice.context, slice.tokens);
   }
 }

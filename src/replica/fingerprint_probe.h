@@ -6,14 +6,14 @@
 #include "contract/precision.h"
 #include "contract/step.h"
 #include "cost/fit.h"
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 
 namespace protean {
 
-// A step of a fingerprint: its shape, the precision of its layers and how many of them it runs
+// A step of a fingerprint: its sizes, the precision of its layers and how many of them it runs
 // through, and the times that it took.
 struct FingerprintProbe {
-  FingerprintProbe(StepShape of, Precision at, int through, int vocab, int block_tokens);
+  FingerprintProbe(StepSizes of, Precision at, int through, int vocab, int block_tokens);
 
   int runs() const { return static_cast<int>(times_us.size() + disturbed_us.size()); }
   // Returns the time that a quarter of the runs stays below. Other load only slows steps down, but
@@ -22,7 +22,7 @@ struct FingerprintProbe {
   // Returns the step as one of the whole model's.
   TimedStep timed(const ModelSpec& model) const;
 
-  StepShape shape;
+  StepSizes sizes;
   Precision precision;
   int layers = 1;
   StepPlan plan;

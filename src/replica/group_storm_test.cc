@@ -163,7 +163,7 @@ struct GroupStorm : ReplicasTest {
                           {0, form.kv.blocks, sizing.largest_kv_blocks});
     const std::int64_t lacking = (budget.pages - weight_pages(spec, form, budget.page_bytes)) / 2;
     form.group.front().lacking_pages = lacking;
-    form.kv.blocks = kv_blocks_beside(spec, form, budget.pages, budget.page_bytes);
+    form.kv.blocks = kv_blocks_that_fit(spec, form, budget.pages, budget.page_bytes);
     sizing.unequal.front() = {lacking, form.kv.blocks, form.kv.blocks};
     options.morph->start = options.morph->bounds.full = form;
   }

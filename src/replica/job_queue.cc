@@ -118,7 +118,7 @@ void JobQueue::run() {
   }
 }
 
-void JobQueue::run_aside(const Job& work) {
+void JobQueue::run_in_background(const Job& work) {
   bool done = false;
   std::exception_ptr thrown;
   std::thread thread([&] {

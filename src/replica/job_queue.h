@@ -51,7 +51,7 @@ class JobQueue {
   void run();
   // A long job calls it. Runs `work` on a thread of its own, and meanwhile short jobs on the
   // calling thread. Throws what `work` throws.
-  void run_aside(const Job& work);
+  void run_in_background(const Job& work);
 
  private:
   struct LongJob {

@@ -21,7 +21,7 @@ TEST(JobQueue, AShortJobRunsWhileALongOneWaitsForItsWork) {
   std::binary_semaphore began{0};
   std::binary_semaphore woke{0};
   jobs.give([&] {
-    jobs.run_aside([&] {
+    jobs.run_in_background([&] {
       began.release();
       woke.acquire();  // the work ends only after the short job
       order += "work ";
@@ -51,7 +51,7 @@ TEST(JobQueue, WorkThatThrowsFailsItsJobAlone) {
   const auto give = [&](const JobQueue::Job& work) {
     jobs.give([&jobs, &ended, work] {
       ended.push_back(attempt([&] {
-        jobs.run_aside(work);
+        jobs.run_in_background(work);
         return Status();
       }));
     });
@@ -80,7 +80,7 @@ TEST(JobQueue, WorkWaitsForItsTurn) {
   std::array<bool, 4> turns{};
   std::binary_semaphore closing{0};
   jobs.give([&] {
-    jobs.run_aside([&] {
+    jobs.run_in_background([&] {
       turns[0] = jobs.await_turn(is_ready, kMinutesNs);
       turns[1] = jobs.await_turn([] { return false; }, 0);
       closing.release();
@@ -105,7 +105,7 @@ TEST(JobQueue, WorkWaitsForShortJobsFirst) {
   std::binary_semaphore turn{0};
   bool overtaken = true;
   jobs.give([&] {
-    jobs.run_aside([&] {
+    jobs.run_in_background([&] {
       began.release();
       hurries.acquire();
       jobs.await_turn([] { return true; }, 0);
@@ -164,7 +164,7 @@ TEST(JobQueue, AJobIsTakenBackByItsNameAndOthersGoOn) {
   bool to_its_end = false;
   jobs.give(
       [&] {
-        jobs.run_aside([&] {
+        jobs.run_in_background([&] {
           goes_on = jobs.await_turn(
               [&] {
                 waits.release();
@@ -199,7 +199,7 @@ TEST(JobQueue, AClosedQueueTakesNoJobs) {
   JobQueue jobs;
   std::string order;
   jobs.give([&] {
-    jobs.run_aside([&] {
+    jobs.run_in_background([&] {
       jobs.close();
       jobs.give_short([&] { order += "dropped"; });
       order += "work ";

@@ -257,7 +257,7 @@ std::int64_t largest_kv_blocks(const Sizing& sizing, const ModelSpec& spec,
   }
   const PageBudget& budget = sizing.budget;
   return std::clamp<std::int64_t>(
-      kv_blocks_beside(spec, lowest, budget.pages - budget.reserve, budget.page_bytes),
+      kv_blocks_that_fit(spec, lowest, budget.pages - budget.reserve, budget.page_bytes),
       lowest.kv.blocks, kMostBlocks);
 }
 
@@ -321,7 +321,7 @@ Status size_alike(const ModelOptions& options, const ModelSpec& spec, const Aske
   const std::int64_t pages =
       std::min(ceil_div(std::max(*budget, least_bytes), page_bytes), room / page_bytes);
   sizing.budget = {.page_bytes = page_bytes, .pages = weights + pages};
-  const std::int64_t fitting = kv_blocks_beside(spec, form, weights + pages, page_bytes);
+  const std::int64_t fitting = kv_blocks_that_fit(spec, form, weights + pages, page_bytes);
   // A form that can change starts with all blocks that fit, since it returns to this form.
   const std::int64_t wanted = asked.kv_bytes ? kMostBlocks : full_blocks;
   const std::int64_t within = *budget / block_bytes_on_a_device(spec, form);
@@ -360,7 +360,7 @@ bool size_stages(const ModelOptions& options, const ModelSpec& spec, const Devic
                               : weight_pages(spec, form, page_bytes) + lent) > most) {
     return false;
   }
-  form.kv.blocks = std::min(kv_blocks_beside(spec, form, most, page_bytes), kMostBlocks);
+  form.kv.blocks = std::min(kv_blocks_that_fit(spec, form, most, page_bytes), kMostBlocks);
   if (options.ladder.empty()) {  // a form that can change uses them at lower precisions
     form.kv.blocks = std::min(form.kv.blocks, room.most_blocks);
     most = give_pages(form, pages_with(form.kv.blocks));
@@ -460,7 +460,7 @@ std::int64_t widest_kv_blocks(const ModelOptions& options, const ModelSpec& spec
       break;
     }
     blocks = std::max(
-        blocks, kv_blocks_beside(spec, *wide, budget.pages - budget.reserve, budget.page_bytes));
+        blocks, kv_blocks_that_fit(spec, *wide, budget.pages - budget.reserve, budget.page_bytes));
   }
   return blocks;
 }

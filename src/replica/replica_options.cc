@@ -104,7 +104,7 @@ EngineConfig wide_engine_config(const ReplicaOptions& options, const ModelSpec& 
   bounds.full.embeddings = options.morph->bounds.full.embeddings;
   const bool keeps_kv = bounds.most_kv_blocks > 0;  // what its precisions leave free is not for KV
   bounds.most_kv_blocks = 0;
-  bounds.full.kv.blocks = std::max(form.kv.blocks, kv_blocks_beside(bounds, bounds.full));
+  bounds.full.kv.blocks = std::max(form.kv.blocks, kv_blocks_that_fit(bounds, bounds.full));
   bounds.most_kv_blocks = keeps_kv ? bounds.full.kv.blocks : 0;
   scheduler.largest_kv_blocks = form_path(bounds).back().kv.blocks;
   config.step_cost = cost_of(options.cost, spec, form);

@@ -21,7 +21,7 @@ ReplicaOptions resting_in(ReplicaOptions options, const FormWish& rest) {
   Form& form = sizing.form;
   form.layer_precision = rest.layers;
   form.embeddings = rest.embeddings.value_or(form.embeddings);
-  form.kv.blocks = std::min(kv_blocks_beside(bounds, form), sizing.largest_kv_blocks);
+  form.kv.blocks = std::min(kv_blocks_that_fit(bounds, form), sizing.largest_kv_blocks);
   sizing.step_precision = step_precision(bounds.spec, form);
   bounds.full = morph.start = form;
   return options;

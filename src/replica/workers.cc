@@ -253,7 +253,7 @@ ReplicaOptions with_memory(ReplicaOptions options, const ModelMemory::Lease& mem
   morph.wishes_before = memory.wishes_before;
   options.sizing.budget.pages = morph.bounds.budget.pages = memory.pages;
   Form& form = options.sizing.form;
-  form.kv.blocks = std::min(form.kv.blocks, kv_blocks_beside(morph.bounds, form));
+  form.kv.blocks = std::min(form.kv.blocks, kv_blocks_that_fit(morph.bounds, form));
   morph.start = form;
   return options;
 }

@@ -378,14 +378,14 @@ TEST_F(AnswersTest, TokensOfTextsAndBack) {
 
 TEST_F(AnswersTest, LongInputsArePreparedInTheBackground) {
   std::vector<BackgroundWork::Job> jobs;
-  Environment aside = environment();
-  aside.aside = [&](BackgroundWork::Job job) {
+  Environment background = environment();
+  background.in_background = [&](BackgroundWork::Job job) {
     jobs.push_back(std::move(job));
     return true;
   };
   ServedModel roomy = model();
   roomy.max_model_len = 100'000;
-  Service other({.max_outstanding = 2}, roomy, {}, aside, inbox);
+  Service other({.max_outstanding = 2}, roomy, {}, background, inbox);
   other.set_state(ServerState::kReady);
   const std::string prompt(static_cast<std::size_t>(kLongTextBytes) + 1, 'x');
   const auto ask = [&](const char* path) {
@@ -433,12 +433,12 @@ TEST_F(AnswersTest, LongInputsArePreparedInTheBackground) {
 TEST_F(AnswersTest, LongBodiesAreReadInTheBackground) {
   std::vector<BackgroundWork::Job> jobs;
   bool room = true;
-  Environment aside = environment();
-  aside.aside = [&](BackgroundWork::Job job) {
+  Environment background = environment();
+  background.in_background = [&](BackgroundWork::Job job) {
     jobs.push_back(std::move(job));
     return room;
   };
-  Service other({.max_outstanding = 2}, model(), {}, aside, inbox);
+  Service other({.max_outstanding = 2}, model(), {}, background, inbox);
   other.set_state(ServerState::kReady);
   const std::string many(static_cast<std::size_t>(kLongTextBytes) + 1, '[');
   for (const char* path :

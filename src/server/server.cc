@@ -39,7 +39,7 @@ class Server::Impl {
        Environment environment)
       : options_(options),
         version_(version),
-        environment_(with_aside(std::move(environment))),
+        environment_(with_background(std::move(environment))),
         residents_(io_, hosts(std::move(models)), options.keys, environment_.clock),
         models_(residents_.models()),
         bodies_(options.http.max_inflight_body_bytes),
@@ -85,7 +85,7 @@ class Server::Impl {
   Status listen_admin();
   Status start_reports();
   void beat();
-  Environment with_aside(Environment environment);
+  Environment with_background(Environment environment);
   void begin_drain();
   void cut_answers();
   void close_when_drained();
@@ -121,8 +121,8 @@ class Server::Impl {
       [this](BackgroundWork::Done done) { asio::post(io_, std::move(done)); }};
 };
 
-Environment Server::Impl::with_aside(Environment environment) {
-  environment.aside = [this](BackgroundWork::Job job) {
+Environment Server::Impl::with_background(Environment environment) {
+  environment.in_background = [this](BackgroundWork::Job job) {
     return background_.try_run(std::move(job));
   };
   return environment;

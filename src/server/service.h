@@ -46,7 +46,7 @@ struct Environment {
   RandomSource random;
   // Runs a job on another thread, then what it returns on the io thread. Returns false if too many
   // jobs wait. If empty, the service does long work itself.
-  std::function<bool(BackgroundWork::Job)> aside;
+  std::function<bool(BackgroundWork::Job)> in_background;
 };
 
 enum class ServerState { kLoading, kReady, kDraining };
@@ -139,7 +139,7 @@ class Service {
     return feed_.watch(now_ns(), state_ == ServerState::kDraining);
   }
   // Answers a call with what `slow` returns, which runs on another thread if there is one.
-  Answer answer_aside(const HttpCall& call, std::function<HttpReply()> slow);
+  Answer answer_in_background(const HttpCall& call, std::function<HttpReply()> slow);
   // Returns LiveFeed's recording of the last `minutes`.
   std::string recording(double minutes) const;
   // Time has passed; watch_due_ns() says when that is to be told.

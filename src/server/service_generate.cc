@@ -112,7 +112,7 @@ void settle(PendingReply& pending, HttpHandler::Answer answer) {
 
 // True if the body is so long that reading it would delay the streams of other clients.
 bool Service::is_long(const HttpCall& call) const {
-  return environment_.aside && std::ssize(call.body) > kLongTextBytes;
+  return environment_.in_background && std::ssize(call.body) > kLongTextBytes;
 }
 
 Service::Answer Service::answer_later(const HttpCall& call,
@@ -120,8 +120,8 @@ Service::Answer Service::answer_later(const HttpCall& call,
   auto pending = std::make_shared<PendingReply>();
   auto copy = std::make_shared<HttpCall>(call);
   const bool taken =
-      environment_.aside([copy, slow = std::move(slow), waiting = std::weak_ptr(pending),
-                          keep = owner.lock()]() mutable -> BackgroundWork::Done {
+      environment_.in_background([copy, slow = std::move(slow), waiting = std::weak_ptr(pending),
+                                  keep = owner.lock()]() mutable -> BackgroundWork::Done {
         if (waiting.expired()) {
           return [keep = std::move(keep)] {};
         }
@@ -139,8 +139,9 @@ Service::Answer Service::answer_later(const HttpCall& call,
   return pending;
 }
 
-Service::Answer Service::answer_aside(const HttpCall& call, std::function<HttpReply()> slow) {
-  if (!environment_.aside) {
+Service::Answer Service::answer_in_background(const HttpCall& call,
+                                              std::function<HttpReply()> slow) {
+  if (!environment_.in_background) {
     return slow();
   }
   return answer_later(call, [slow = std::move(slow)](const HttpCall&) -> Finish {
@@ -201,7 +202,7 @@ Checked<std::shared_ptr<Generation>> Service::begin(const HttpCall& call,
 Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> generation,
                                                     GenerationCall call, Timing timing) {
   const std::uint64_t chance = environment_.random();
-  if (!environment_.aside || !takes_long(call, *model_)) {
+  if (!environment_.in_background || !takes_long(call, *model_)) {
     if (auto error = submit(generation, prepare(call, *model_, chance), timing)) {
       return *std::move(error);
     }
@@ -209,7 +210,7 @@ Checked<std::shared_ptr<Generation>> Service::start(std::shared_ptr<Generation> 
   }
   pending_[generation] = call.choices();
   const auto shared = std::make_shared<const GenerationCall>(std::move(call));
-  const bool taken = environment_.aside(
+  const bool taken = environment_.in_background(
       [this, shared, model = model_, chance, generation, timing, keep = owner.lock()] {
         auto made = std::make_shared<Checked<std::vector<PreparedChoice>>>(
             catching([&] { return prepare(*shared, *model, chance); }));

@@ -29,7 +29,8 @@ class DeviceTimeline {
  public:
   // Times that a step takes.
   struct Times {
-    std::function<TimeNs(std::size_t devices, const StepWork& work, const ModelPart& part)> compute;
+    std::function<TimeNs(std::size_t devices, const StepWork& work, const DeviceWork& part)>
+        compute;
     // Sends a step's rows, once they are ready, to other devices. Returns when they arrive.
     std::function<TimeNs(const StepWork& work, const Copy& to, TimeNs ready_ns)> send;
   };

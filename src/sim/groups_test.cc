@@ -210,7 +210,8 @@ SimulationConfig deep_config(int layers) {
     EngineConfig engine = group_engine(of, budget, false);
     MorphConfig morph{.mode = MorphMode::kOff, .start = of};
     morph.bounds = {.spec = spec, .budget = budget, .full = of, .ladder = {Precision::kF32}};
-    engine.scheduler.largest_kv_blocks = std::max(of.kv.blocks, kv_blocks_beside(morph.bounds, of));
+    engine.scheduler.largest_kv_blocks =
+        std::max(of.kv.blocks, kv_blocks_that_fit(morph.bounds, of));
     engine.morph = morph;
     return engine;
   };

@@ -48,7 +48,7 @@ EngineConfig joint_engine(const JointScene& scene, const Form& of, const PageBud
     morph.policy.loss.layers[index_of(Precision::kBf16)] = scene.nats;
     morph.bounds.ladder.push_back(Precision::kBf16);
   }
-  const std::int64_t most = kv_blocks_beside(morph.bounds, of);
+  const std::int64_t most = kv_blocks_that_fit(morph.bounds, of);
   morph.bounds.full.kv.blocks = std::max(of.kv.blocks, most);
   return {
       .scheduler = {.kv_blocks = of.kv.blocks,

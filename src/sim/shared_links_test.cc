@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 #include "fleet/grouped_devices_for_test.h"
 #include "sim/simulated_devices.h"
 
@@ -116,7 +116,7 @@ TEST(SimulatedLinks, PipelinesThatHandOverAtOnceShareALink) {
     times.cost.devices_on_link = devices_on_link;
     LinkScene scene(times, MorphModel::Devices{spec, budget, form});
     for (std::size_t replica = 0; replica < 2; ++replica) {
-      scene.devices.executor(replica).start(plan_of(prefill_shape(kTokens), spec.vocab, 4));
+      scene.devices.executor(replica).start(plan_of(prefill_sizes(kTokens), spec.vocab, 4));
     }
     return times_us(scene.heap);
   };

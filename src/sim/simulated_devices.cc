@@ -301,7 +301,7 @@ void SimulatedDevices::run(ReplicaId first, std::vector<StepPlan> plans) {
   std::vector<TimeNs> done_ns = group.timeline.run(
       group.way, works, world_.now_ns,
       {.compute =
-           [&](std::size_t devices, const StepWork& work, const ModelPart& part) {
+           [&](std::size_t devices, const StepWork& work, const DeviceWork& part) {
              const StepCost& cost = times_.cost.on(devices);
              const double wake_us = part.begins ? asleep_share * cost.wake_us : 0;
              return ns_of(wake_us + slower * predict_us(cost, work, group.precision, part));

@@ -188,7 +188,7 @@ TEST(HoldPages, KvGrowsBeforeDevicesHaveUnifiedIt) {
   drop_copies(fleet, group, false);
   fleet.worker(0).move_blocks(std::vector<BlockMove>(20'000, {.from = 0, .to = 1}));
   fleet.unify(group);
-  const std::int64_t most = kv_blocks_beside(spec, group.form, fleet.pages(), kJoinPageBytes);
+  const std::int64_t most = kv_blocks_that_fit(spec, group.form, fleet.pages(), kJoinPageBytes);
   EXPECT_GT(most, group.form.kv.blocks);
   fleet.apply(group, MorphStep(ResizeKv{most}));
   EXPECT_EQ(mapped_pages(fleet, group), pages_with(group.form, {}));
@@ -206,7 +206,7 @@ TEST(HoldPages, KvGrowsByThePagesOfDroppedWeightsLessAtMostOneForEachLayer) {
     fleet.unify(group);
     fleet.apply(
         group,
-        MorphStep(ResizeKv{kv_blocks_beside(spec, group.form, fleet.pages(), kJoinPageBytes)}));
+        MorphStep(ResizeKv{kv_blocks_that_fit(spec, group.form, fleet.pages(), kJoinPageBytes)}));
     for (int device = by_layers ? 1 : 0; device < 2; ++device) {
       const std::int64_t kept = weight_pages_on(spec, group.form, device, kJoinPageBytes);
       const std::int64_t dropped = weight_pages_on(spec, before, device, kJoinPageBytes) - kept;

@@ -78,10 +78,12 @@ Result<std::unique_ptr<KvStore>> KvStore::create(const Shape& shape, cpu::PagePo
     if (const Status reserved = store->reserve(array); !reserved) {
       return reserved.error();
     }
-    store->layers_[layer].base = array.pages.data();
   }
   if (const Status grown = store->grow(shape.kv.blocks); !grown) {
     return grown.error();
+  }
+  for (std::size_t layer = 0; layer < store->layers_.size(); ++layer) {
+    store->layers_[layer].base = store->arrays_[layer].pages.data();
   }
   return store;
 }

@@ -79,6 +79,11 @@ bool cover(std::byte* at, std::int64_t bytes) {
   return true;
 }
 
+void give_up(std::byte* at, std::int64_t bytes) {
+  check(bytes == 0 || munmap(at, static_cast<std::size_t>(bytes)) == 0,
+        "munmap of memory that we mapped");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PagePool>> PagePool::create(std::int64_t page_bytes, std::int64_t most_pages,
@@ -116,6 +121,7 @@ PagePool::PagePool(int file, std::int64_t page_bytes, std::int64_t most_pages)
       page_bytes_(page_bytes),
       most_pages_(most_pages),
       backed_(static_cast<std::size_t>(most_pages), 0),
+      huge_(static_cast<std::size_t>(ceil_div(most_pages * page_bytes, kHugePageBytes)), 0),
       free_{{0, most_pages}},
       free_pages_(most_pages),
       pages_(most_pages) {}
@@ -183,6 +189,9 @@ Status PagePool::withhold(std::int64_t pages) {
       released = release(file_, run.first * page_bytes_, run.count * page_bytes_) && released;
       backed_pages_ -= std::count(from, from + run.count, 1);
       std::fill(from, from + run.count, std::uint8_t{0});
+      std::fill(huge_.begin() + run.first * page_bytes_ / kHugePageBytes,
+                huge_.begin() + ceil_div((run.first + run.count) * page_bytes_, kHugePageBytes),
+                std::uint8_t{0});
     }
   }
   if (!released) {
@@ -209,11 +218,12 @@ Result<std::vector<PageRun>> PagePool::borrow(const PagesWanted& wanted) {
   }
   const std::int64_t huge = std::max<std::int64_t>(1, kHugePageBytes / page_bytes_);
   std::vector<PageRun> runs;
+  std::optional<std::int64_t> begin = wanted.place;
   std::int64_t missing = wanted.pages;
   while (missing > 0) {
-    const std::int64_t place = wanted.place + wanted.pages - missing;
     const std::int64_t room = wanted.most - (wanted.pages - missing);
-    const auto skipped = [&](const auto& run) {
+    const auto skipped = [&](const auto& run) -> std::int64_t {
+      const std::int64_t place = begin.value_or(run.first) + wanted.pages - missing;
       const std::int64_t skip = (huge + (place - run.first) % huge) % huge;
       const std::int64_t end = place + std::min(room, run.second - skip);
       return round_up(place, huge) + huge <= end ? skip : 0;
@@ -241,6 +251,7 @@ Result<std::vector<PageRun>> PagePool::borrow(const PagesWanted& wanted) {
       free_.emplace(first + before + taken, count - before - taken);
     }
     runs.push_back({first + before, taken});
+    begin = begin.value_or(first);
     missing -= taken;
   }
   free_pages_ -= wanted.pages;
@@ -277,13 +288,14 @@ void PagePool::add_free(const PageRun& run) {
 Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
   const std::int64_t page_bytes = pool.page_bytes();
   if (most_pages < 1 ||
-      most_pages > (std::numeric_limits<std::int64_t>::max() - kHugePageBytes) / page_bytes) {
+      most_pages > (std::numeric_limits<std::int64_t>::max() - 2 * kHugePageBytes) / page_bytes) {
     return make_error(ErrorCode::kInvalidArgument, "cannot reserve addresses for {} pages of {}",
                       most_pages, format_bytes(page_bytes));
   }
-  // Huge pages need their own alignment: maps more than asked and unmaps both ends.
+  // Maps more addresses than asked, so that it can begin at any offset from a multiple of huge
+  // pages.
   const std::int64_t bytes = most_pages * page_bytes;
-  const std::int64_t mapped = bytes + kHugePageBytes;
+  const std::int64_t mapped = bytes + 2 * kHugePageBytes;
   void* address = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_READ,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) {
@@ -297,23 +309,28 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
   range.pool_ = &pool;
   range.data_ = begin + before;
   range.most_pages_ = most_pages;
-  if (before > 0) {
-    check(munmap(begin, static_cast<std::size_t>(before)) == 0, "munmap of memory that we mapped");
-  }
-  const std::int64_t behind = mapped - before - bytes;
-  if (behind > 0) {
-    check(munmap(range.data_ + bytes, static_cast<std::size_t>(behind)) == 0,
-          "munmap of memory that we mapped");
-  }
+  range.slack_bytes_ = kHugePageBytes;
+  give_up(begin, before);
+  give_up(range.data_ + bytes + range.slack_bytes_, mapped - before - bytes - range.slack_bytes_);
   range.watch_ = LostMemoryWatch(range.data_, most_pages, page_bytes, pool.lost_memory_);
   return range;
+}
+
+// Moves the range so many pages behind a multiple of huge pages. Nothing is attached yet.
+void PageRange::begin_at(std::int64_t phase) {
+  const std::int64_t page_bytes = pool_->page_bytes();
+  watch_ = LostMemoryWatch();
+  std::byte* const begin = std::exchange(data_, data_ + phase * page_bytes);
+  give_up(begin, phase * page_bytes);
+  give_up(data_ + most_pages_ * page_bytes, std::exchange(slack_bytes_, 0) - phase * page_bytes);
+  phase_ = phase;
+  watch_ = LostMemoryWatch(data_, most_pages_, page_bytes, pool_->lost_memory_);
 }
 
 PageRange::~PageRange() {
   if (data_ != nullptr) {
     watch_ = LostMemoryWatch();  // no other mapping of these addresses is watched
-    check(munmap(data_, static_cast<std::size_t>(most_pages_ * pool_->page_bytes())) == 0,
-          "munmap of memory that we mapped");
+    give_up(data_, most_pages_ * pool_->page_bytes() + slack_bytes_);
     pool_->give_back(runs_);
   }
 }
@@ -323,6 +340,8 @@ PageRange::PageRange(PageRange&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       most_pages_(std::exchange(other.most_pages_, 0)),
       pages_(std::exchange(other.pages_, 0)),
+      phase_(std::exchange(other.phase_, 0)),
+      slack_bytes_(std::exchange(other.slack_bytes_, 0)),
       runs_(std::exchange(other.runs_, {})),
       watch_(std::move(other.watch_)) {}
 
@@ -331,47 +350,53 @@ PageRange& PageRange::operator=(PageRange&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(most_pages_, other.most_pages_);
   std::swap(pages_, other.pages_);
+  std::swap(phase_, other.phase_);
+  std::swap(slack_bytes_, other.slack_bytes_);
   std::swap(runs_, other.runs_);
   std::swap(watch_, other.watch_);
   return *this;
 }
 
-// Asks for huge pages where the file and the addresses are aligned alike. Creating a huge page from
-// one existing small page takes a tenth of the time that merging 512 small pages takes. If this
-// fails, small pages are used.
-void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place) const {
+// Asks for huge pages where the file has none yet and is aligned like the addresses. Creating a
+// huge page from one existing small page takes a third of the time that merging 512 small pages
+// takes. If this fails, small pages are used. The `before` pages in front of the run are attached.
+void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place,
+                                   std::int64_t before) const {
   const std::int64_t page_bytes = pool_->page_bytes();
-  const std::int64_t begin = run.first * page_bytes;
-  const std::int64_t bytes = run.count * page_bytes;
-  const std::int64_t first = round_up(begin, kHugePageBytes);
-  const std::int64_t end = (begin + bytes) / kHugePageBytes * kHugePageBytes;
-  if ((begin - place * page_bytes) % kHugePageBytes != 0 || first >= end) {
+  const std::int64_t from = round_up((run.first - before) * page_bytes, kHugePageBytes);
+  const std::int64_t end = (run.first + run.count) * page_bytes / kHugePageBytes * kHugePageBytes;
+  if ((run.first - phase_ - place) * page_bytes % kHugePageBytes != 0 || from >= end) {
     return;
   }
-  for (std::int64_t at = first; at < end; at += kHugePageBytes) {
-    const auto from = pool_->backed_.begin() + at / page_bytes;
-    const auto to = pool_->backed_.begin() + ceil_div(at + kHugePageBytes, page_bytes);
-    if (std::find(from, to, 1) == to) {
+  const auto huge = [&](std::int64_t at) -> std::uint8_t& {
+    return pool_->huge_[static_cast<std::size_t>(at / kHugePageBytes)];
+  };
+  bool mapped = false;
+  for (std::int64_t at = from; at < end; at += kHugePageBytes) {
+    if (huge(at) != 0 && at >= run.first * page_bytes) {
+      continue;  // one mapping of all of it has a huge page at once
+    }
+    const auto first = pool_->backed_.begin() + at / page_bytes;
+    const auto last = pool_->backed_.begin() + ceil_div(at + kHugePageBytes, page_bytes);
+    if (std::find(first, last, 1) == last) {
       (void)allocate(pool_->file_, at, kSmallestPageBytes);
     }
-  }
-  if (map_shared(address(place), bytes, pool_->file_, begin, 0)) {
-    (void)madvise(address(place) + (first - begin), static_cast<std::size_t>(end - first),
-                  kCollapse);
+    mapped = mapped || map_shared(address(place), run.count * page_bytes, pool_->file_,
+                                  run.first * page_bytes, 0);
+    std::byte* const here = address(place - run.first) + at;
+    huge(at) = mapped && madvise(here, kHugePageBytes, kCollapse) == 0 ? 1 : 0;
   }
 }
 
 // Allocates the memory of new pages now, so that a system without memory returns an error.
 // Otherwise the first access would end the process.
-Status PageRange::map(const PageRun& run, std::int64_t place) const {
+Status PageRange::map(const PageRun& run, std::int64_t place, std::int64_t before) const {
   const std::int64_t page_bytes = pool_->page_bytes();
   const std::span<std::uint8_t> backed =
       std::span(pool_->backed_)
           .subspan(static_cast<std::size_t>(run.first), static_cast<std::size_t>(run.count));
   const bool fresh = std::find(backed.begin(), backed.end(), 0) != backed.end();
-  if (fresh) {
-    ask_for_huge_pages(run, place);
-  }
+  ask_for_huge_pages(run, place, before);
   if (fresh && !allocate(pool_->file_, run.first * page_bytes, run.count * page_bytes)) {
     return refused(run.count * page_bytes, "of shared memory",
                    "raise the memory limit of the process, or lower --device-memory");
@@ -402,17 +427,26 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
     return {};
   }
   const std::int64_t behind = runs_.empty() ? -1 : runs_.back().first + runs_.back().count;
-  Result<std::vector<PageRun>> borrowed = pool_->borrow(
-      {.pages = pages, .place = pages_, .most = most_pages_ - pages_, .behind = behind});
+  const bool begins = slack_bytes_ > 0;
+  Result<std::vector<PageRun>> borrowed =
+      pool_->borrow({.pages = pages,
+                     .place = begins ? std::nullopt : std::optional(phase_ + pages_),
+                     .most = most_pages_ - pages_,
+                     .behind = behind});
   if (!borrowed) {
     return borrowed.error();
   }
-  // Pieces end where huge pages do.
   const std::int64_t huge = std::max<std::int64_t>(1, kHugePageBytes / pool_->page_bytes());
-  const std::int64_t piece =
-      may_go_on ? std::max<std::int64_t>(1, kPieceBytes / pool_->page_bytes()) : pages_ + pages;
+  if (begins) {
+    begin_at(borrowed->front().first % huge);
+  }
+  // Pieces end where huge pages do.
+  const std::int64_t piece = may_go_on
+                                 ? std::max<std::int64_t>(1, kPieceBytes / pool_->page_bytes())
+                                 : phase_ + pages_ + pages;
   Status done;
   std::int64_t place = pages_;
+  std::int64_t before = borrowed->front().first == behind ? runs_.back().count : 0;
   for (const PageRun& run : *borrowed) {
     std::int64_t count = 0;
     for (std::int64_t from = 0; from < run.count && done.ok(); from += count) {
@@ -420,17 +454,24 @@ Status PageRange::attach(std::int64_t pages, const MayGoOn& may_go_on) {
         done = make_error(ErrorCode::kUnavailable, "aborted before all pages were attached");
         break;
       }
-      count = std::min(piece - place % huge, run.count - from);
-      done = map({run.first + from, count}, place);
+      const std::int64_t into = (phase_ + place) % huge;
+      count = std::min(piece - into, run.count - from);
+      done = map({run.first + from, count}, place, std::min(before, into));
       place += count;
+      before = from + count;
     }
+    before = 0;
   }
   if (!done) {
     unmap(pages_, pages);
     pool_->give_back(*borrowed);
     return done;
   }
-  runs_.insert(runs_.end(), borrowed->begin(), borrowed->end());
+  auto added = borrowed->begin();
+  if (added->first == behind) {
+    runs_.back().count += added++->count;
+  }
+  runs_.insert(runs_.end(), added, borrowed->end());
   pages_ += pages;
   return {};
 }
@@ -450,9 +491,12 @@ Result<PageRange> PageRange::leave_addresses() {
   if (!other) {
     return other;
   }
+  if (slack_bytes_ == 0) {
+    other->begin_at(phase_);
+  }
   std::int64_t place = 0;
   for (const PageRun& run : runs_) {
-    if (const Status mapped = other->map(run, place); !mapped) {
+    if (const Status mapped = other->map(run, place, 0); !mapped) {
       return mapped.error();
     }
     place += run.count;

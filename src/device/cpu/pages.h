@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -56,7 +57,8 @@ class PagePool {
 
   struct PagesWanted {
     std::int64_t pages;
-    std::int64_t place;   // of their addresses, in pages from a multiple of huge pages
+    // Of their addresses, in pages from a multiple of huge pages; nothing: addresses will follow.
+    std::optional<std::int64_t> place;
     std::int64_t most;    // pages that the range may have yet, at least `pages`
     std::int64_t behind;  // the page behind the range's last run, or -1
   };
@@ -76,7 +78,9 @@ class PagePool {
   LostMemory lost_memory_ = false;
   std::vector<std::uint8_t> backed_;  // page has memory; a borrowed page's is its range's
   std::atomic<std::int64_t> backed_pages_ = 0;
-  mutable std::mutex mutex_;                   // guards the members below
+  std::vector<std::uint8_t>
+      huge_;                  // 2 MiB of the file are one page; only who has all of them looks
+  mutable std::mutex mutex_;  // guards the members below
   std::map<std::int64_t, std::int64_t> free_;  // first page -> count of each run; runs never adjoin
   std::int64_t free_pages_ = 0;
   std::int64_t pages_;             // the quota
@@ -87,7 +91,8 @@ class PagePool {
 // work. Returns false to abort it.
 using MayGoOn = std::function<bool()>;
 
-// A reserved range of addresses, aligned to 2 MiB. Its front is mapped to borrowed pages. The rest
+// A reserved range of addresses. Its front is mapped to borrowed pages, and begins at the same
+// offset from a multiple of 2 MiB as the first of them in the pool, for huge pages. The rest
 // reads as zeros, so that a device that was given up and wakes up within a copy from there can do
 // no harm; a write there is a fault. No other mapping can be placed inside. Functions may be called
 // by one thread at a time; other threads may access the attached pages meanwhile.
@@ -99,7 +104,8 @@ class PageRange {
   PageRange(PageRange&& other) noexcept;
   PageRange& operator=(PageRange&& other) noexcept;
 
-  std::byte* data() const { return data_; }  // changes in leave_addresses() alone
+  // Changes at the first attach() and in leave_addresses() alone.
+  std::byte* data() const { return data_; }
   std::int64_t pages() const { return pages_; }
   std::int64_t bytes() const { return pages_ == 0 ? 0 : pages_ * pool_->page_bytes(); }
   std::int64_t most_pages() const { return most_pages_; }
@@ -122,8 +128,9 @@ class PageRange {
   Result<PageRange> leave_addresses();
 
  private:
-  void ask_for_huge_pages(const PageRun& run, std::int64_t place) const;
-  Status map(const PageRun& run, std::int64_t place) const;
+  void begin_at(std::int64_t phase);
+  void ask_for_huge_pages(const PageRun& run, std::int64_t place, std::int64_t before) const;
+  Status map(const PageRun& run, std::int64_t place, std::int64_t before) const;
   void unmap(std::int64_t from, std::int64_t count) const;
   std::byte* address(std::int64_t place) const { return data_ + place * pool_->page_bytes(); }
 
@@ -131,7 +138,9 @@ class PageRange {
   std::byte* data_ = nullptr;
   std::int64_t most_pages_ = 0;
   std::int64_t pages_ = 0;
-  std::vector<PageRun> runs_;  // ordered by address
+  std::int64_t phase_ = 0;        // pages from a multiple of huge pages to data_
+  std::int64_t slack_bytes_ = 0;  // of addresses behind the range, until the first attach()
+  std::vector<PageRun> runs_;     // ordered by address
   LostMemoryWatch watch_;
 };
 

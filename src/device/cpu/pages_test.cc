@@ -261,20 +261,66 @@ std::int64_t file_offset_of(const std::byte* address) {
   return -1;
 }
 
-// Smaller pages become huge ones together, so what has room for a huge page begins where one may,
-// and what has not fills the gap before it.
-TEST(PageRange, LongRunsAreAlignedToHugePages) {
-  const auto pool = pool_of(256 * kKiB, 32);
-  PageRange small = range_of(*pool, 1), large = range_of(*pool, 20), filling = range_of(*pool, 7);
-  ASSERT_TRUE(small.attach(1).ok());
-  ASSERT_TRUE(large.attach(20).ok());
-  ASSERT_TRUE(filling.attach(7).ok());
-  EXPECT_EQ(file_offset_of(small.data()), 0);
-  EXPECT_EQ(file_offset_of(large.data()), 2 * kMiB);
-  EXPECT_EQ(file_offset_of(filling.data()), 256 * kKiB);
+std::int64_t address_of(const PageRange& range) {
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(range.data()));
+}
+
+// Ranges lie behind each other without gaps, which would be filled with small pieces of others, and
+// yet have huge pages, because each begins in its addresses as in the file.
+TEST(PageRange, ARangeBeginsWhereItsFirstPageDoes) {
+  const auto pool = pool_of(256 * kKiB, 64);
+  PageRange small = range_of(*pool, 1), large = range_of(*pool, 20), other = range_of(*pool, 11);
+  std::int64_t at = 0;
+  for (PageRange* range : {&small, &large, &other}) {
+    ASSERT_TRUE(range->attach(range->most_pages()).ok());
+    EXPECT_EQ(file_offset_of(range->data()), at);
+    EXPECT_EQ(address_of(*range) % (2 * kMiB), at % (2 * kMiB));
+    at += range->bytes();
+  }
   std::memset(large.data(), 0x5a, static_cast<std::size_t>(large.bytes()));
   large.detach(3);  // inside a huge page
   EXPECT_EQ(std::count(large.data(), large.data() + large.bytes(), std::byte{0x5a}), large.bytes());
+}
+
+// Returns the bytes of a range that are mapped as huge pages.
+std::int64_t huge_bytes_of(const PageRange& range) {
+  std::ifstream maps("/proc/self/smaps");
+  std::int64_t bytes = 0;
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    if (line.find(':') > line.find('-')) {  // "begin-end permissions ...", not "Name: value kB"
+      std::int64_t begin = 0;
+      fields >> std::hex >> begin;
+      inside = address_of(range) <= begin && begin < address_of(range) + range.bytes();
+    } else if (std::int64_t kib = 0; inside && fields >> name >> kib && name == "ShmemPmdMapped:") {
+      bytes += kib * kKiB;
+    }
+  }
+  return bytes;
+}
+
+// A huge page whose first part comes before the rest, as KV grows in a group, becomes one when it
+// is whole. What is written there stays.
+TEST(PageRange, PartsThatComeOneAfterTheOtherBecomeAHugePage) {
+  const auto pool = pool_of(256 * kKiB, 64);
+  PageRange whole = range_of(*pool, 64);
+  ASSERT_TRUE(whole.attach(64).ok());
+  const bool allowed = huge_bytes_of(whole) == 16 * kMiB;
+  whole.detach(64);
+  PageRange grows = range_of(*pool, 16);
+  ASSERT_TRUE(grows.attach(13).ok());
+  std::memset(grows.data(), 0x5a, static_cast<std::size_t>(grows.bytes()));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(grows.attach(1).ok());
+  }
+  EXPECT_EQ(std::count(grows.data(), grows.data() + 13 * 256 * kKiB, std::byte{0x5a}),
+            13 * 256 * kKiB);
+  if (!allowed) {
+    GTEST_SKIP() << "this system has no huge pages for shared memory";
+  }
+  EXPECT_EQ(huge_bytes_of(grows), 4 * kMiB);
 }
 
 // The system maps a huge page only where the file and the addresses are aligned alike.

@@ -56,8 +56,8 @@ HttpHandler::Answer configurations_reply(const HttpCall& call, Service& service,
     }
     *number = std::get<int>(read);
   }
-  return service.answer_aside(call,
-                              [list, wanted, model] { return reply_with(model, list(wanted)); });
+  return service.answer_in_background(
+      call, [list, wanted, model] { return reply_with(model, list(wanted)); });
 }
 
 }  // namespace protean

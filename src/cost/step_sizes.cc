@@ -1,4 +1,4 @@
-#include "cost/step_shape.h"
+#include "cost/step_sizes.h"
 
 #include <algorithm>
 
@@ -7,60 +7,60 @@
 namespace protean {
 namespace {
 
-int blocks_of(const SliceShape& slice, int block_tokens) {
+int blocks_of(const SliceSizes& slice, int block_tokens) {
   return ceil_div(slice.context + slice.tokens, block_tokens);
 }
 
-std::vector<SliceShape> alike(int sequences, const SliceShape& slice) {
-  return std::vector<SliceShape>(static_cast<std::size_t>(sequences), slice);
+std::vector<SliceSizes> alike(int sequences, const SliceSizes& slice) {
+  return std::vector<SliceSizes>(static_cast<std::size_t>(sequences), slice);
 }
 
 }  // namespace
 
-int StepShape::tokens() const {
+int StepSizes::tokens() const {
   int sum = 0;
-  for (const SliceShape& slice : slices) {
+  for (const SliceSizes& slice : slices) {
     sum += slice.tokens;
   }
   return sum;
 }
 
-int StepShape::longest() const {
+int StepSizes::longest() const {
   int longest = 0;
-  for (const SliceShape& slice : slices) {
+  for (const SliceSizes& slice : slices) {
     longest = std::max(longest, slice.context + slice.tokens);
   }
   return longest;
 }
 
-int StepShape::blocks(int block_tokens) const {
+int StepSizes::blocks(int block_tokens) const {
   int blocks = 0;
-  for (const SliceShape& slice : slices) {
+  for (const SliceSizes& slice : slices) {
     blocks += blocks_of(slice, block_tokens);
   }
   return blocks;
 }
 
-StepShape prefill_shape(int tokens, int context) {
+StepSizes prefill_sizes(int tokens, int context) {
   return {.slices = {{.context = context, .tokens = tokens}}};
 }
 
-StepShape decode_shape(int sequences, int context) {
+StepSizes decode_sizes(int sequences, int context) {
   return {.slices = alike(sequences, {.context = context, .tokens = 1})};
 }
 
-StepShape inner_chunk(int tokens, int context) {
+StepSizes inner_chunk(int tokens, int context) {
   return {.slices = {{.context = context, .tokens = tokens}}, .sampled = false};
 }
 
-StepShape inner_chunks(int sequences, int tokens) {
+StepSizes inner_chunks(int sequences, int tokens) {
   return {.slices = alike(sequences, {.context = 0, .tokens = tokens}), .sampled = false};
 }
 
-StepPlan plan_of(const StepShape& shape, int vocab, int block_tokens, unsigned seed) {
+StepPlan plan_of(const StepSizes& sizes, int vocab, int block_tokens, unsigned seed) {
   StepPlan plan;
   std::uint32_t random = seed;
-  for (const SliceShape& slice : shape.slices) {
+  for (const SliceSizes& slice : sizes.slices) {
     SequenceSlice placed{.request = RequestId{plan.slices.size() + 1},
                          .first_position = slice.context,
                          .token_begin = static_cast<int>(plan.tokens.size()),
@@ -75,7 +75,7 @@ StepPlan plan_of(const StepShape& shape, int vocab, int block_tokens, unsigned s
     for (int i = 0; i < placed.block_count; ++i) {
       plan.blocks.push_back(static_cast<BlockId>(plan.blocks.size()));
     }
-    if (shape.sampled) {
+    if (sizes.sampled) {
       placed.sample = static_cast<int>(plan.samples.size());
       plan.samples.push_back(
           {.params = {.temperature = 0}, .position = slice.context + slice.tokens});
