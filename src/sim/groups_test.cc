@@ -208,11 +208,10 @@ SimulationConfig deep_config(int layers) {
   budget.pages = form_pages(spec, form, budget.page_bytes);
   const auto engine_of = [spec, budget](const Form& of) {
     EngineConfig engine = group_engine(of, budget, false);
-    MorphConfig morph{.mode = MorphMode::kOff, .start = of};
-    morph.bounds = {.spec = spec, .budget = budget, .full = of, .ladder = {Precision::kF32}};
-    engine.scheduler.largest_kv_blocks =
-        std::max(of.kv.blocks, kv_blocks_that_fit(morph.bounds, of));
-    engine.morph = morph;
+    const FormBounds bounds{
+        .spec = spec, .budget = budget, .full = of, .ladder = {Precision::kF32}};
+    engine.scheduler.largest_kv_blocks = std::max(of.kv.blocks, kv_blocks_that_fit(bounds, of));
+    engine.morph = MorphConfig{.mode = MorphMode::kOff, .bounds = bounds, .start = of};
     return engine;
   };
   config.engine = engine_of(form);

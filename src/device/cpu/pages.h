@@ -57,7 +57,8 @@ class PagePool {
 
   struct PagesWanted {
     std::int64_t pages;
-    // Of their addresses, in pages from a multiple of huge pages; nothing: addresses will follow.
+    // The pages from a multiple of huge pages to their addresses; empty: the addresses will follow
+    // the first page.
     std::optional<std::int64_t> place;
     std::int64_t most;    // pages that the range may have yet, at least `pages`
     std::int64_t behind;  // the page behind the range's last run, or -1
