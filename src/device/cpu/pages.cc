@@ -368,23 +368,28 @@ void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place,
   if ((run.first - phase_ - place) * page_bytes % kHugePageBytes != 0 || from >= end) {
     return;
   }
-  const auto huge = [&](std::int64_t at) -> std::uint8_t& {
-    return pool_->huge_[static_cast<std::size_t>(at / kHugePageBytes)];
+  const auto huge = [&](std::int64_t at) { return pool_->huge_.begin() + at / kHugePageBytes; };
+  // One mapping of a whole huge page of the file has it at once.
+  const auto is_asked_for = [&](std::int64_t at) {
+    return *huge(at) == 0 || at < run.first * page_bytes;
   };
   bool mapped = false;
-  for (std::int64_t at = from; at < end; at += kHugePageBytes) {
-    if (huge(at) != 0 && at >= run.first * page_bytes) {
-      continue;  // one mapping of all of it has a huge page at once
+  std::int64_t to = from;
+  for (std::int64_t at = from; at < end; at = std::max(to, at + kHugePageBytes)) {
+    for (to = at; to < end && is_asked_for(to); to += kHugePageBytes) {
+      const auto first = pool_->backed_.begin() + to / page_bytes;
+      const auto last = pool_->backed_.begin() + ceil_div(to + kHugePageBytes, page_bytes);
+      if (std::find(first, last, 1) == last) {
+        (void)allocate(pool_->file_, to, kSmallestPageBytes);
+      }
     }
-    const auto first = pool_->backed_.begin() + at / page_bytes;
-    const auto last = pool_->backed_.begin() + ceil_div(at + kHugePageBytes, page_bytes);
-    if (std::find(first, last, 1) == last) {
-      (void)allocate(pool_->file_, at, kSmallestPageBytes);
+    mapped = mapped || (to > at && map_shared(address(place), run.count * page_bytes, pool_->file_,
+                                              run.first * page_bytes, 0));
+    if (mapped && to > at &&
+        madvise(address(place - run.first) + at, static_cast<std::size_t>(to - at), kCollapse) ==
+            0) {
+      std::fill(huge(at), huge(to), std::uint8_t{1});
     }
-    mapped = mapped || map_shared(address(place), run.count * page_bytes, pool_->file_,
-                                  run.first * page_bytes, 0);
-    std::byte* const here = address(place - run.first) + at;
-    huge(at) = mapped && madvise(here, kHugePageBytes, kCollapse) == 0 ? 1 : 0;
   }
 }
 
