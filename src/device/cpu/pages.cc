@@ -316,7 +316,7 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
   return range;
 }
 
-// Moves the range so many pages behind a multiple of huge pages. Nothing is attached yet.
+// Moves the range to so many pages behind a multiple of huge pages, before the first is attached.
 void PageRange::begin_at(std::int64_t phase) {
   const std::int64_t page_bytes = pool_->page_bytes();
   watch_ = LostMemoryWatch();

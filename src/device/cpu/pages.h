@@ -79,9 +79,9 @@ class PagePool {
   LostMemory lost_memory_ = false;
   std::vector<std::uint8_t> backed_;  // page has memory; a borrowed page's is its range's
   std::atomic<std::int64_t> backed_pages_ = 0;
-  std::vector<std::uint8_t>
-      huge_;                  // 2 MiB of the file are one page; only who has all of them looks
-  mutable std::mutex mutex_;  // guards the members below
+  // 2 MiB of the file are a huge page. Only a range that has all of them reads and writes it.
+  std::vector<std::uint8_t> huge_;
+  mutable std::mutex mutex_;                   // guards the members below
   std::map<std::int64_t, std::int64_t> free_;  // first page -> count of each run; runs never adjoin
   std::int64_t free_pages_ = 0;
   std::int64_t pages_;             // the quota
