@@ -60,6 +60,11 @@ bool map_shared(std::byte* at, std::int64_t bytes, int file, std::int64_t offset
               MAP_SHARED | MAP_FIXED | flags, file, offset) != MAP_FAILED;
 }
 
+void return_addresses(std::byte* at, std::int64_t bytes) {
+  check(bytes == 0 || munmap(at, static_cast<std::size_t>(bytes)) == 0,
+        "munmap of memory that we mapped");
+}
+
 // Replaces what is mapped at an address by private memory, or fails and changes nothing. The memory
 // is there before, so that only the kernel's own lack of memory can leave a hole. Not by mremap(),
 // since tools that watch memory count that as an access by this thread.
@@ -72,16 +77,11 @@ bool cover(std::byte* at, std::int64_t bytes) {
   }
   if (syscall(SYS_mremap, memory, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) == -1) {
     const int why = errno;
-    check(munmap(memory, size) == 0, "munmap of memory that we mapped");
+    return_addresses(static_cast<std::byte*>(memory), bytes);
     errno = why;
     return false;
   }
   return true;
-}
-
-void give_up(std::byte* at, std::int64_t bytes) {
-  check(bytes == 0 || munmap(at, static_cast<std::size_t>(bytes)) == 0,
-        "munmap of memory that we mapped");
 }
 
 }  // namespace
@@ -310,8 +310,9 @@ Result<PageRange> PageRange::reserve(PagePool& pool, std::int64_t most_pages) {
   range.data_ = begin + before;
   range.most_pages_ = most_pages;
   range.slack_bytes_ = kHugePageBytes;
-  give_up(begin, before);
-  give_up(range.data_ + bytes + range.slack_bytes_, mapped - before - bytes - range.slack_bytes_);
+  return_addresses(begin, before);
+  return_addresses(range.data_ + bytes + range.slack_bytes_,
+                   mapped - before - bytes - range.slack_bytes_);
   range.watch_ = LostMemoryWatch(range.data_, most_pages, page_bytes, pool.lost_memory_);
   return range;
 }
@@ -321,8 +322,9 @@ void PageRange::begin_at(std::int64_t phase) {
   const std::int64_t page_bytes = pool_->page_bytes();
   watch_ = LostMemoryWatch();
   std::byte* const begin = std::exchange(data_, data_ + phase * page_bytes);
-  give_up(begin, phase * page_bytes);
-  give_up(data_ + most_pages_ * page_bytes, std::exchange(slack_bytes_, 0) - phase * page_bytes);
+  return_addresses(begin, phase * page_bytes);
+  return_addresses(data_ + most_pages_ * page_bytes,
+                   std::exchange(slack_bytes_, 0) - phase * page_bytes);
   phase_ = phase;
   watch_ = LostMemoryWatch(data_, most_pages_, page_bytes, pool_->lost_memory_);
 }
@@ -330,7 +332,7 @@ void PageRange::begin_at(std::int64_t phase) {
 PageRange::~PageRange() {
   if (data_ != nullptr) {
     watch_ = LostMemoryWatch();  // no other mapping of these addresses is watched
-    give_up(data_, most_pages_ * pool_->page_bytes() + slack_bytes_);
+    return_addresses(data_, most_pages_ * pool_->page_bytes() + slack_bytes_);
     pool_->give_back(runs_);
   }
 }
@@ -374,22 +376,26 @@ void PageRange::ask_for_huge_pages(const PageRun& run, std::int64_t place,
     return *huge(at) == 0 || at < run.first * page_bytes;
   };
   bool mapped = false;
-  std::int64_t to = from;
-  for (std::int64_t at = from; at < end; at = std::max(to, at + kHugePageBytes)) {
-    for (to = at; to < end && is_asked_for(to); to += kHugePageBytes) {
+  for (std::int64_t at = from; at < end;) {
+    std::int64_t to = at;
+    for (; to < end && is_asked_for(to); to += kHugePageBytes) {
       const auto first = pool_->backed_.begin() + to / page_bytes;
       const auto last = pool_->backed_.begin() + ceil_div(to + kHugePageBytes, page_bytes);
       if (std::find(first, last, 1) == last) {
         (void)allocate(pool_->file_, to, kSmallestPageBytes);
       }
     }
-    mapped = mapped || (to > at && map_shared(address(place), run.count * page_bytes, pool_->file_,
-                                              run.first * page_bytes, 0));
-    if (mapped && to > at &&
-        madvise(address(place - run.first) + at, static_cast<std::size_t>(to - at), kCollapse) ==
-            0) {
+    if (to == at) {
+      at += kHugePageBytes;
+      continue;
+    }
+    mapped = mapped || map_shared(address(place), run.count * page_bytes, pool_->file_,
+                                  run.first * page_bytes, 0);
+    std::byte* const here = address(place - run.first) + at;
+    if (mapped && madvise(here, static_cast<std::size_t>(to - at), kCollapse) == 0) {
       std::fill(huge(at), huge(to), std::uint8_t{1});
     }
+    at = to;
   }
 }
 
