@@ -203,10 +203,21 @@ describe('the dashboard', () => {
     assert.equal((await fetch(`${guarded.admin}/admin/events`)).status, 401);
     assert.equal((await fetch(`${guarded.admin}/admin/recording`)).status, 401);
     const page = await openPage(browser, `${guarded.admin}/dashboard`);
-    await page.getByRole('heading', { name: 'This server asks for a key' }).waitFor();
+    const question = page.getByRole('heading', { name: 'This server asks for a key' });
+    await question.waitFor();
+    // The page draws each second. It asks again only when the server does.
+    await page.keyboard.press('Escape');
+    await sleep(1500);
+    assert.equal(await question.count(), 0);
+    await page.getByRole('button', { name: 'Give the key' }).click();
+    await page.getByLabel('Key', { exact: true }).fill('a guess');
+    await page.getByRole('button', { name: 'Use this key' }).click();
+    await page.getByRole('alert').waitFor();
     await page.getByLabel('Key', { exact: true }).fill('open-sesame');
+    await page.route('**/admin/events', async (route) => { await sleep(1500); await route.continue(); }, { times: 1 });
     await page.getByRole('button', { name: 'Use this key' }).click();
     await live(page);
+    assert.equal(await question.count(), 0);
     await page.getByRole('button', { name: 'Drain' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click();
     assert.equal(await guarded.ended, 0, 'an open dashboard does not hold it');

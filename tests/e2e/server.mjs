@@ -3,6 +3,7 @@
 import { spawn } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
+import { after } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
 export const root = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
@@ -32,6 +33,10 @@ export function random(seed) {
 // A port below those that the system gives to clients, for a server that starts again on the port it had.
 export const ownPort = () => String(20_000 + (process.pid % 10_000));
 
+// Node waits for the servers that a failed test left. There is no such test where this file serves a program.
+const running = new Set();
+if (process.env.NODE_TEST_CONTEXT) after(() => running.forEach((server) => server.process.kill('SIGKILL')));
+
 export class Server {
   static async start(...flags) {
     return Server.startWith({}, ...flags);
@@ -53,6 +58,8 @@ export class Server {
       server.process.once('error', (error) => settle(`could not start: ${error.message}`));
       server.process.once('close', (code, signal) => settle(signal ?? code));
     });
+    running.add(server);
+    server.ended.then(() => running.delete(server));
     server.log = '';
     server.url = await new Promise((settle, fail) => {
       server.process.stderr.setEncoding('utf8').on('data', (text) => {

@@ -40,11 +40,8 @@ export function Dashboard() {
       drawn = 0;
       if (document.visibilityState === 'visible') redraw((n) => n + 1);
     };
-    const changed = () => {
-      drawn ||= window.setTimeout(draw, 120);
-      if (live.current?.link === 'refused') setKeyWhy(api.keys.get() ? live.current.trouble : '');
-    };
-    live.current = new Live(api, changed);
+    const changed = () => { drawn ||= window.setTimeout(draw, 120); };
+    live.current = new Live(api, changed, (why) => setKeyWhy(api.keys.get() ? why : ''));
     void live.current.connect();
     const clockTick = setInterval(changed, 1000); // the axis moves although nothing comes
     document.addEventListener('visibilitychange', changed);

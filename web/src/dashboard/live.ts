@@ -13,10 +13,12 @@ export class Live {
   private waitMs = 500;
   private timer = 0;
 
-  constructor(private readonly api: Api, private readonly changed: () => void) {}
+  /** `refused` is called with the server's words when it asks for a key: once for each try. */
+  constructor(private readonly api: Api, private readonly changed: () => void, private readonly refused: (why: string) => void) {}
 
   async connect(): Promise<void> {
     clearTimeout(this.timer);
+    if (this.link === 'refused') this.link = 'connecting';
     try {
       const response = await this.api.call('admin/events');
       await readEvents(response, ({ event, data }) => {
@@ -36,7 +38,7 @@ export class Live {
       this.link = failed.status === 401 ? 'refused' : 'lost';
       this.trouble = failed.message;
       this.changed();
-      if (this.link === 'refused') return; // until a key is given
+      if (this.link === 'refused') return this.refused(this.trouble); // until a key is given
       this.timer = window.setTimeout(() => void this.connect(), this.waitMs);
       this.waitMs = Math.min(3000, this.waitMs * 1.6);
     }
