@@ -195,8 +195,8 @@ ApiError Service::queue_full() const {
 }
 
 void Service::deliver(const OutputBatch& batch) {
-  metrics_.engine(batch.replica, batch.observation);
   fleet_.engine(batch.replica, batch.observation);
+  metrics_.engine(batch.replica, fleet_.seen(batch.replica));
   feed_.engine(batch.replica, batch.observation, batch.at_ns);
   if (batch.form != nullptr) {
     fleet_.form(batch.replica, batch.form);
@@ -211,6 +211,13 @@ void Service::deliver(const OutputBatch& batch) {
     fleet_.groups(mended ? nullptr : batch.groups);
     metrics_.groups(*batch.groups);
     feed_.serving(fleet_.serving());
+    for (int number = 0; number < replicas(); ++number) {
+      const ReplicaId replica{number};
+      if (fleet_.serving()[static_cast<std::size_t>(number)] != replica) {
+        metrics_.engine(replica, fleet_.seen(replica));
+        metrics_.has_no_form(replica);
+      }
+    }
   }
   if (batch.migrations != nullptr) {
     fleet_.migrations(*batch.migrations);

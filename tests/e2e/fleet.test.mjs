@@ -135,6 +135,9 @@ describe('a fleet of replicas', () => {
         assert.ok(history.every(({ failure }) => failure === null), JSON.stringify(history));
         const metrics = await server.idleMetrics();
         assert.equal(metrics.get('protean:groups{model_name="builtin"}'), 1);
+        // The second replica's memory holds KV of the group, which is counted once.
+        const blocks = metrics.get('protean:kv_blocks_total{engine="0",model_name="builtin"}');
+        assert.ok(blocks > 0 && metrics.get('protean:kv_blocks_total') === blocks, `${blocks} blocks`);
         assert.ok(by === 'shards' || metrics.get('protean:bubble_share{engine="0",model_name="builtin"}') > 0);
         assert.equal(metrics.get('protean:regroupings_total{model_name="builtin",to="group"}'), 4);
         const moved = await fetch(`${server.admin}/admin/fleet/migrate`, { method: 'PUT', body: JSON.stringify({ from: 0, to: 1 }) });

@@ -245,14 +245,15 @@ HttpReply form_reply(const Service& service, ReplicaId replica) {
 
 HttpReply fleet_reply(const Service& service) {
   const FleetReport& fleet = service.fleet();
-  const std::vector<ReplicaId> serving = fleet.serving();
   json::array replicas;
   for (int number = 0; number < service.replicas(); ++number) {
     const ReplicaId replica{number};
-    const Observation& seen = fleet.seen(replica);
+    const ReplicaId by = fleet.serving()[static_cast<std::size_t>(number)];
+    const Observation seen = fleet.seen(replica);
     replicas.push_back({{"replica", number},
-                        {"serves_in", serving[static_cast<std::size_t>(number)].value},
-                        {"form", to_string(fleet.form(replica).form)},
+                        {"serves_in", by.value},
+                        {"form", by == replica ? json::value(to_string(fleet.form(replica).form))
+                                               : json::value(nullptr)},
                         {"now", shown_load(seen)},
                         {"bubble_share", shown_bubbles(seen.devices)},
                         {"routed_total", seen.accepted_total},

@@ -50,7 +50,8 @@ json::array shown_numbers(const std::vector<ReplicaId>& replicas) {
 FleetReport::FleetReport(int replicas, const FormStatus& start)
     : devices_each_(start.form.group.size()),
       seen_(static_cast<std::size_t>(replicas), {.kv_blocks = start.form.kv.blocks}),
-      forms_(seen_.size(), std::make_shared<const FormStatus>(start)) {}
+      forms_(seen_.size(), std::make_shared<const FormStatus>(start)),
+      serving_(serving_now()) {}
 
 void FleetReport::become(const FormStatus& start, bool loaded) {
   devices_each_ = start.form.group.size();
@@ -124,7 +125,27 @@ std::vector<FleetReport::Holders> FleetReport::holders() const {
   return holders;
 }
 
-std::vector<ReplicaId> FleetReport::serving() const {
+void FleetReport::groups(std::shared_ptr<const GroupsStatus> status) {
+  groups_ = std::move(status);
+  serving_ = serving_now();
+}
+
+Observation FleetReport::seen(ReplicaId replica) const {
+  Observation seen = seen_[index(replica)];
+  if (serving_[index(replica)] != replica) {
+    seen.running = 0;
+    seen.waiting = 0;
+    seen.kv_blocks = 0;
+    seen.kv_blocks_used = 0;
+    seen.kv_blocks_awaited = 0;
+    seen.step_tokens = 0;
+    seen.expected_wait_ns = 0;
+    seen.devices = {};
+  }
+  return seen;
+}
+
+std::vector<ReplicaId> FleetReport::serving_now() const {
   std::vector<ReplicaId> serving;
   for (int replica = 0; replica < replicas(); ++replica) {
     serving.push_back(ReplicaId{replica});
@@ -151,10 +172,9 @@ std::vector<ReplicaId> FleetReport::serving() const {
 }
 
 Observation FleetReport::sum() const {
-  const std::vector<ReplicaId> by = serving();
   std::vector<Observation> seen;
   for (int replica = 0; replica < replicas(); ++replica) {
-    if (by[index(ReplicaId{replica})] == ReplicaId{replica}) {
+    if (serving_[index(ReplicaId{replica})] == ReplicaId{replica}) {
       seen.push_back(seen_[index(ReplicaId{replica})]);
     }
   }
@@ -162,7 +182,7 @@ Observation FleetReport::sum() const {
 }
 
 json::object shown_replicas(const FleetReport& fleet) {
-  const std::vector<ReplicaId> serving = fleet.serving();
+  const std::vector<ReplicaId>& serving = fleet.serving();
   json::object shown;
   for (int number = 0; number < fleet.replicas(); ++number) {
     const ReplicaId replica{number};

@@ -28,7 +28,7 @@ class FleetReport {
   void form(ReplicaId replica, std::shared_ptr<const FormStatus> status) {
     forms_[index(replica)] = std::move(status);
   }
-  void groups(std::shared_ptr<const GroupsStatus> status) { groups_ = std::move(status); }
+  void groups(std::shared_ptr<const GroupsStatus> status);
   // The only replica has other devices. `start` is its form if it is not `loaded`;
   // otherwise it reports it.
   void become(const FormStatus& start, bool loaded);
@@ -39,7 +39,8 @@ class FleetReport {
   void answered(int prompt_tokens, int tokens) { lengths_.add(prompt_tokens, tokens); }
 
   int replicas() const { return static_cast<int>(seen_.size()); }
-  const Observation& seen(ReplicaId replica) const { return seen_[index(replica)]; }
+  // What a replica for which another one serves reported last, without load and without KV.
+  Observation seen(ReplicaId replica) const;
   const FormStatus& form(ReplicaId replica) const { return *forms_[index(replica)]; }
   // Nothing before the fleet has begun.
   const std::optional<ReplicasWanted>& replicas_wanted() const { return wanted_; }
@@ -63,16 +64,18 @@ class FleetReport {
   };
   std::vector<Holders> holders() const;
   // Returns for each replica the one that serves for it: itself, or the first one of its group.
-  std::vector<ReplicaId> serving() const;
+  const std::vector<ReplicaId>& serving() const { return serving_; }
 
  private:
   static std::size_t index(ReplicaId replica) { return static_cast<std::size_t>(replica.value); }
   std::vector<ReplicaId> replicas_of(const RunningRegroup& change) const;
+  std::vector<ReplicaId> serving_now() const;
 
   std::size_t devices_each_;
   std::vector<Observation> seen_;                         // by replica
   std::vector<std::shared_ptr<const FormStatus>> forms_;  // by replica; never null
   std::shared_ptr<const GroupsStatus> groups_;
+  std::vector<ReplicaId> serving_;
   std::optional<ReplicasWanted> wanted_;
   Migrations migrations_;
   RecentLengths lengths_;

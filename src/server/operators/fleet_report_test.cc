@@ -110,6 +110,10 @@ TEST_F(FleetReportTest, SumsTheLoadsOfReplicasThatServe) {
   report(fleet, GroupsStatus{.groups = {{{kZero, kOne}, GroupBy::kShards, wide}}});
   EXPECT_EQ(fleet.sum().kv_blocks, 25);
   EXPECT_EQ(fleet.sum().running, 3);
+  EXPECT_EQ(fleet.seen(kZero).kv_blocks, 25);
+  EXPECT_EQ(fleet.seen(kOne).kv_blocks, 0) << "its memory holds the group's KV";
+  report(fleet, apart(alone));
+  EXPECT_EQ(fleet.seen(kOne).kv_blocks, 10);
 }
 
 TEST_F(FleetReportTest, TellsHowLongTheDevicesOfAGroupIdle) {

@@ -196,6 +196,14 @@ struct FormSeries {
         {{"direction", direction}});
   }
 
+  void forget_info() {
+    if (info_now != nullptr) {
+      info.Remove(info_now);
+    }
+    info_now = nullptr;
+    text.clear();
+  }
+
   const Maker& make;
   const std::string version;
   prometheus::Family<Gauge>& info;
@@ -359,13 +367,9 @@ void Metrics::engine(ReplicaId replica, const Observation& seen) {
 
 namespace {
 
-// Sets the number of layers at each precision, 0 included, so that a graph falls to it.
-void show_layers(const Form& form, const Maker& make) {
-  for (const Precision precision : kPrecisions) {
-    make.gauge("protean:layers", "Layers of the form, by precision; halves count 0.5.",
-               {{"precision", std::string(to_string(precision))}})
-        .Set(layers_at(form, precision));
-  }
+Gauge& layers_gauge(const Maker& make, Precision precision) {
+  return make.gauge("protean:layers", "Layers of the form, by precision; halves count 0.5.",
+                    {{"precision", std::string(to_string(precision))}});
 }
 
 }  // namespace
@@ -375,16 +379,16 @@ void Metrics::form(ReplicaId replica, const FormStatus& status) {
   FormSeries& series = series_->of(replica).form;
   series.block_tokens = status.form.kv.block_tokens;
   if (std::string text = to_string(status.form); text != series.text) {
-    if (series.info_now != nullptr) {
-      series.info.Remove(series.info_now);
-    }
+    series.forget_info();
     Labels labels = make.labels();
     labels["form"] = text;
     labels["version"] = series.version;
     series.info_now = &series.info.Add(labels);
     series.info_now->Set(1);
     series.text = std::move(text);
-    show_layers(status.form, make);
+    for (const Precision precision : kPrecisions) {  // 0 included, so that a graph falls to it
+      layers_gauge(make, precision).Set(layers_at(status.form, precision));
+    }
   }
   series.pages.Set(static_cast<double>(status.pages.all));
   series.pages_free.Set(static_cast<double>(status.pages.free));
@@ -408,6 +412,15 @@ void Metrics::form(ReplicaId replica, const FormStatus& status) {
                                         {{"precision", at.precision}}))
                   .first->second;
     tokens.set(at.tokens);
+  }
+}
+
+void Metrics::has_no_form(ReplicaId replica) {
+  FormSeries& series = series_->of(replica).form;
+  series.forget_info();
+  series.pinned.Set(0);
+  for (const Precision precision : kPrecisions) {
+    layers_gauge(series.make, precision).Set(0);
   }
 }
 

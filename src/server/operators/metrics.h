@@ -41,6 +41,7 @@ class Metrics {
 
   void engine(ReplicaId replica, const Observation& seen);
   void form(ReplicaId replica, const FormStatus& status);
+  void has_no_form(ReplicaId replica);  // until it has one: another replica serves for it
   void groups(const GroupsStatus& status);
   void replicas_wanted(const ReplicasWanted& wanted);
   void residence(Residence residence);
