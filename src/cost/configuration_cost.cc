@@ -128,6 +128,10 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
     layers.more_token_us += kSumsOfLayer * spec.layers * row_us;
   }
   LogitsCost& logits = cost.logits_at(default_embeddings_precision(weights));
+  // Devices that read from one memory may be no faster together.
+  if (tensor > 1) {
+    logits.step_us = std::max(logits.step_us, 2 * logits.shared_us.value_or(0));
+  }
   logits.step_us /= tensor;
   logits.row_us /= tensor;
   cost.context_token_us /= tensor;
@@ -154,8 +158,21 @@ Transfer learned_sums(const StepCost& alone, const ModelSpec& spec, Precision we
 }
 
 bool knows_sums(const StepCost& cost, std::span<const Precision> layers) {
-  return std::all_of(layers.begin(), layers.end(),
-                     [&](Precision precision) { return cost.of(precision).sums.has_value(); });
+  return std::all_of(layers.begin(), layers.end(), [&](Precision precision) {
+    return cost.of(precision).sums &&
+           cost.logits_at(default_embeddings_precision(precision)).shared_us;
+  });
+}
+
+void add_sums(const StepCost& from, StepCost& to) {
+  for (const Precision precision : kPrecisions) {
+    if (LayersCost& layers = to.of(precision); layers.is_known() && !layers.sums) {
+      layers.sums = from.of(precision).sums;
+    }
+    if (LogitsCost& logits = to.logits_at(precision); logits.is_known() && !logits.shared_us) {
+      logits.shared_us = from.logits_at(precision).shared_us;
+    }
+  }
 }
 
 }  // namespace protean

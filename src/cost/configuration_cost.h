@@ -59,9 +59,10 @@ Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
 
 // Returns the time of one device's steps on a machine whose fingerprint is known, for layers shared
 // by `tensor` devices: the time in layers and LM head divided by their number, and two sums among
-// them for each layer, as measured (LayersCost::sums), or else as assumed. Structured pruning
-// scales the time in layers by the weights that are left; `whole` has to know what layers at
-// configuration.stored() cost.
+// them for each layer, as measured (LayersCost::sums), or else as assumed. Two devices read the LM
+// head as fast as was measured (LogitsCost::shared_us). Structured pruning scales the time in
+// layers by the weights that are left; `whole` has to know what layers at configuration.stored()
+// cost.
 StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
                       const Configuration& configuration, const Transfer& assumed);
 
@@ -71,7 +72,11 @@ StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,
 Transfer learned_sums(const StepCost& alone, const ModelSpec& spec, Precision weights,
                       const TimedStep& few, const TimedStep& more);
 
-// Returns true if sums were measured for layers at all of these precisions.
+// Returns true if it was measured what devices that share layers at all of these precisions and
+// the LM head take.
 bool knows_sums(const StepCost& cost, std::span<const Precision> layers);
+
+// Adds what `from` knows, and `to` does not, of devices that share layers and the LM head.
+void add_sums(const StepCost& from, StepCost& to);
 
 }  // namespace protean

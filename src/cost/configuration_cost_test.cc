@@ -196,6 +196,7 @@ TEST(DividedCost, SumsThatWereMeasuredReplaceThoseThatAreAssumed) {
   cost.of(Precision::kBf16) = {
       .step_us = 1600, .token_us = 32, .sums = Transfer{.us = 2, .bytes_per_us = 4096}};
   cost.of(Precision::kW8) = {.step_us = 1600};
+  cost.logits_at(Precision::kBf16).shared_us = 1;
   const ModelSpec spec = known("llama-3.2-1b");
   const Transfer assumed{.us = 3, .bytes_per_us = 8192};
   const auto shared_at = [&](const StepCost& from, Precision weights) {
@@ -208,6 +209,29 @@ TEST(DividedCost, SumsThatWereMeasuredReplaceThoseThatAreAssumed) {
   EXPECT_FALSE(knows_sums(cost, std::array{Precision::kBf16, Precision::kW8}));
   EXPECT_NEAR(shared_at(scaled(cost, 3), Precision::kBf16).token_us,
               3 * shared_at(cost, Precision::kBf16).token_us, 1e-9);
+}
+
+TEST(DividedCost, TwoDevicesMayReadTheHeadNoFasterThanOne) {
+  StepCost cost;
+  cost.of(Precision::kBf16) = {.step_us = 1600, .sums = Transfer{}};
+  cost.logits_at(Precision::kBf16) = {.step_us = 100, .row_us = 8};
+  const ModelSpec spec = known("llama-3.2-1b");
+  const auto head_us = [&](int tensor) {
+    return divided_cost(cost, spec, {.tensor = tensor}, {}).logits_at(Precision::kBf16).step_us;
+  };
+  EXPECT_EQ(head_us(2), 50) << "nothing was measured";
+  EXPECT_FALSE(knows_sums(cost, std::array{Precision::kBf16}));
+  cost.logits_at(Precision::kBf16).shared_us = 90;
+  EXPECT_EQ(head_us(1), 100);
+  EXPECT_EQ(head_us(2), 90);
+  EXPECT_EQ(head_us(4), 45);
+  EXPECT_TRUE(knows_sums(cost, std::array{Precision::kBf16}));
+  StepCost again = cost;
+  again.logits_at(Precision::kBf16).shared_us.reset();
+  add_sums(scaled(cost, 2), again);
+  EXPECT_EQ(again.logits_at(Precision::kBf16).shared_us, 180);
+  cost.logits_at(Precision::kBf16).shared_us = 3;
+  EXPECT_EQ(head_us(2), 50) << "two are at most twice as fast";
 }
 
 // Estimates of steps that two devices share are the times that were measured.

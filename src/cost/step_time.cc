@@ -44,6 +44,9 @@ StepCost scaled(const StepCost& cost, double factor) {
   for (LogitsCost& of : all.logits) {
     of.step_us *= factor;
     of.row_us *= factor;
+    if (of.shared_us) {
+      *of.shared_us *= factor;
+    }
   }
   return all;
 }

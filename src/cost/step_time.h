@@ -61,6 +61,8 @@ struct LayersCost {
 struct LogitsCost {
   double step_us = 0;  // for a step with any logits: the LM head is read once
   double row_us = 0;   // for each row of logits
+  // In place of step_us if two devices share the LM head, as measured. Nothing: not measured.
+  std::optional<double> shared_us = {};
 
   bool is_known() const { return step_us + row_us > 0; }
 };

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cost/configuration_cost.h"
 #include "cost/fit.h"
 #include "model/json_file.h"
 #include "model/sql_statement.h"
@@ -94,15 +95,6 @@ bool covers_all(const StepCost& cost, std::span<const Precision> layers) {
     }
   }
   return true;
-}
-
-// Adds the sums that `from` knows and `to` does not.
-void add_sums(const StepCost& from, StepCost& to) {
-  for (const Precision precision : kPrecisions) {
-    if (LayersCost& layers = to.of(precision); layers.is_known() && !layers.sums) {
-      layers.sums = from.of(precision).sums;
-    }
-  }
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ TEST_F(ProfileDatabaseTest, TimesOfTheWholeModelHaveTheSumsOfAFingerprint) {
   const auto database = open();
   MachineStepCost fingerprint = cost_at({Precision::kBf16, Precision::kW8A8}, 1);
   fingerprint.cost.of(Precision::kBf16).sums = Transfer{.us = 1.0 / 3, .bytes_per_us = 7};
+  fingerprint.cost.logits_at(Precision::kBf16).shared_us = 2.0 / 3;
   ASSERT_TRUE(database->save(key_, fingerprint).ok());
   ASSERT_TRUE(
       database->save(key_, cost_at({Precision::kBf16}, 5, StepCostOrigin::kWholeModel)).ok());
@@ -116,6 +117,7 @@ TEST_F(ProfileDatabaseTest, TimesOfTheWholeModelHaveTheSumsOfAFingerprint) {
   ASSERT_TRUE(sums.has_value());
   EXPECT_NEAR(sums->us, 1.0 / 3, 1e-12);
   EXPECT_EQ(sums->bytes_per_us, 7);
+  EXPECT_NEAR(kept->cost.logits_at(Precision::kBf16).shared_us.value_or(0), 2.0 / 3, 1e-12);
   EXPECT_FALSE(database->load(key_, kBoth)->cost.of(Precision::kW8A8).sums.has_value());
 }
 

@@ -110,6 +110,35 @@ json::object layers_json(const StepCost& cost) {
   return object;
 }
 
+json::object logits_json(const StepCost& cost) {
+  json::object object = write_by_precision<LogitsCost>(cost.logits, kLogitsFields);
+  for (auto& member : object) {
+    const auto& of = cost.logits_at(*parse_precision(std::string_view(member.key())));
+    if (of.shared_us) {
+      member.value().as_object()["shared_us"] = *of.shared_us;
+    }
+  }
+  return object;
+}
+
+bool read_all_logits(const json::object& object, StepCost& cost) {
+  if (!read_by_precision<LogitsCost>(object, "logits", kLogitsFields, cost.logits)) {
+    return false;
+  }
+  for (const auto& member : object.at("logits").as_object()) {
+    const json::value* shared = member.value().as_object().if_contains("shared_us");
+    if (shared == nullptr) {
+      continue;
+    }
+    const double us = shared->is_number() ? shared->to_number<double>() : -1;
+    if (!std::isfinite(us) || us < 0) {
+      return false;
+    }
+    cost.logits_at(*parse_precision(std::string_view(member.key()))).shared_us = us;
+  }
+  return true;
+}
+
 bool read_all_layers(const json::object& object, StepCost& cost) {
   if (!read_by_precision<LayersCost>(object, "layers", kLayersFields, cost.layers)) {
     return false;
@@ -132,8 +161,7 @@ bool read_cost(const json::object& object, MachineStepCost& measured) {
   const json::value* step = object.if_contains("step");
   if (step == nullptr || !step->is_object() ||
       !read_fields<StepCost>(step->get_object(), kStepFields, measured.cost) ||
-      !read_all_layers(object, measured.cost) ||
-      !read_by_precision<LogitsCost>(object, "logits", kLogitsFields, measured.cost.logits) ||
+      !read_all_layers(object, measured.cost) || !read_all_logits(object, measured.cost) ||
       std::any_of(measured.cost.layers.begin(), measured.cost.layers.end(),
                   [](const LayersCost& of) { return of.tile_tokens < 1; })) {
     return false;
@@ -161,14 +189,13 @@ bool is_text(const json::object& object, std::string_view name, std::string_view
 
 json::object to_json(const MachineStepCost& measured) {
   const bool fingerprint = measured.origin == StepCostOrigin::kFingerprint;
-  json::object object{
-      {"cpu", measured.cpu},
-      {"threads", measured.threads},
-      {"origin", fingerprint ? "fingerprint" : "whole model"},
-      {"time", measured.cpu_time ? "processor" : "wall"},
-      {"step", write_fields<StepCost>(measured.cost, kStepFields)},
-      {"layers", layers_json(measured.cost)},
-      {"logits", write_by_precision<LogitsCost>(measured.cost.logits, kLogitsFields)}};
+  json::object object{{"cpu", measured.cpu},
+                      {"threads", measured.threads},
+                      {"origin", fingerprint ? "fingerprint" : "whole model"},
+                      {"time", measured.cpu_time ? "processor" : "wall"},
+                      {"step", write_fields<StepCost>(measured.cost, kStepFields)},
+                      {"layers", layers_json(measured.cost)},
+                      {"logits", logits_json(measured.cost)}};
   if (!fingerprint) {
     object["held_out_steps"] = measured.error.steps;
     object["mean_error"] = measured.error.mean;

@@ -96,6 +96,7 @@ class Measurement {
     if (const Status shared = time_shared(checkpoint); !shared.ok() && !stopped_) {
       log::warning("sums among devices are not measured: {}", shared.error().message);
       shared_.clear();  // the times of one device are right without them
+      shared_steps_.clear();
     }
     if (stopped_) {
       return make_error(ErrorCode::kUnavailable, "the fingerprint was stopped");
@@ -119,10 +120,14 @@ class Measurement {
     }
     found.cost.wake_us = wakes_us;
     found.cost.copy_bytes_per_us = copies.value;
-    for (std::size_t i = 0; i < shared_.size(); i += 2) {
-      const Precision precision = shared_[i].precision;
+    for (const auto& [few, more, sampled] : shared_steps_) {
+      const Precision precision = shared_[few].precision;
       found.cost.of(precision).sums = learned_sums(
-          found.cost, spec_, precision, shared_[i].timed(spec_), shared_[i + 1].timed(spec_));
+          found.cost, spec_, precision, shared_[few].timed(spec_), shared_[more].timed(spec_));
+      if (sampled) {
+        found.cost.logits_at(default_embeddings_precision(precision)).shared_us =
+            vocab_ratio() * std::max(0.0, shared_[*sampled].us() - shared_[few].us());
+      }
     }
     for (const Precision precision : options_.layers) {
       found.models.push_back(estimate(precision));
@@ -138,14 +143,22 @@ class Measurement {
     }
   }
 
-  // A short and a longer step at each precision.
+  // A short and a longer step at each precision, and the short one with logits where it is the
+  // first with its LM head.
   void add_shared() {
+    const auto add = [&](const StepSizes& sizes, Precision precision) {
+      shared_.emplace_back(sizes, precision, deepest_, vocab_, options_.kv.block_tokens);
+      shared_.back().name += " on two devices";
+      return shared_.size() - 1;
+    };
     for (const Precision precision : options_.layers) {
-      for (const int tokens : {1, std::min(kSharedTokens, longest_chunk())}) {
-        shared_.emplace_back(inner_chunk(tokens), precision, deepest_, vocab_,
-                             options_.kv.block_tokens);
-        shared_.back().name += " on two devices";
+      SharedSteps steps{
+          .few = add(inner_chunk(1), precision),
+          .more = add(inner_chunk(std::min(kSharedTokens, longest_chunk())), precision)};
+      if (is_first_with_its_head(precision)) {
+        steps.sampled = add(decode_sizes(1, 1), precision);
       }
+      shared_steps_.push_back(steps);
     }
   }
 
@@ -161,16 +174,18 @@ class Measurement {
     }
   }
 
+  bool is_first_with_its_head(Precision precision) const {
+    const auto first =
+        std::find_if(options_.layers.begin(), options_.layers.end(), [&](Precision other) {
+          return default_embeddings_precision(other) == default_embeddings_precision(precision);
+        });
+    return *first == precision;
+  }
+
   // Steps that project logits. Precisions whose LM heads are alike measure it once.
   void add_logits(Precision precision) {
-    const Precision embeddings = default_embeddings_precision(precision);
-    for (const Precision earlier : options_.layers) {
-      if (earlier == precision) {
-        break;
-      }
-      if (default_embeddings_precision(earlier) == embeddings) {
-        return;
-      }
+    if (!is_first_with_its_head(precision)) {
+      return;
     }
     for (const int sequences : {1, 16, 64}) {
       add(decode_sizes(sequences, 1), precision, 1);
@@ -440,7 +455,14 @@ class Measurement {
   const int longest_;
   const TimeNs start_ns_ = steady_now_ns();
   std::vector<Probe> probes_;
-  std::vector<Probe> shared_;  // on two devices: two at each precision
+  // Steps on two devices at a precision, by their places in shared_.
+  struct SharedSteps {
+    std::size_t few = 0;
+    std::size_t more = 0;
+    std::optional<std::size_t> sampled;  // `few` with logits
+  };
+  std::vector<Probe> shared_;  // on two devices
+  std::vector<SharedSteps> shared_steps_;
   int disturbed_wakes_ = 0;
   bool stopped_ = false;                   // the harvest is to end
   std::optional<std::uint64_t> turn_ = 0;  // quiet() when the latest turn was given

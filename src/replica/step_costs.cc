@@ -104,11 +104,7 @@ Result<Fingerprint> learn_step_cost(const StepCostSource& source, const Checkpoi
     }
     // What is saved replaces a cost, whose sums still hold if none were measured this time.
     if (const auto before = (*database)->load(*key, options.layers); before.ok()) {
-      for (const Precision precision : options.layers) {
-        if (auto& sums = found->cost.of(precision).sums; !sums) {
-          sums = before->cost.of(precision).sums;
-        }
-      }
+      add_sums(before->cost, found->cost);
     }
     Status saved = (*database)->save(*key, {.cpu = key->cpu,
                                             .threads = key->threads,
