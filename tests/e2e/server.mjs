@@ -33,9 +33,11 @@ export function random(seed) {
 // A port below those that the system gives to clients, for a server that starts again on the port it had.
 export const ownPort = () => String(20_000 + (process.pid % 10_000));
 
-// Node waits for the servers that a failed test left. There is no such test where this file serves a program.
+// Node would wait for the servers that a failed test left. This hook is the first one; those of the tests still stop theirs.
+// A program that is no test has no hooks.
 const running = new Set();
-if (process.env.NODE_TEST_CONTEXT) after(() => running.forEach((server) => server.process.kill('SIGKILL')));
+const killAll = () => running.forEach((server) => server.process.kill('SIGKILL'));
+if (process.env.NODE_TEST_CONTEXT) after(() => void setTimeout(killAll, patienceMs / 4).unref());
 
 export class Server {
   static async start(...flags) {
