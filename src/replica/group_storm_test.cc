@@ -237,14 +237,14 @@ TEST_F(GroupStorm, PipelinesOfTwoReplicasBecomeOneAndPartManyTimes) {
   kv_cache_memory = "2MiB";
   by = GroupBy::kLayers;
   widen();
-  storm(kKept[1], {2, 4, 2, 1}, changes_wanted(16));
+  storm(kKept[1], {2, 4, 2, 1}, changes_wanted(8));
 }
 
 TEST_F(GroupStorm, FourReplicasDivideLayersAndPartManyTimes) {
   kv_cache_memory = "2MiB";
   by = GroupBy::kLayers;
   widen();
-  storm(kKept[1], {2, 1, 4, 1}, changes_wanted(12));
+  storm(kKept[1], {2, 1, 4, 1}, changes_wanted(8));
 }
 
 // A pipeline of two stages and a replica become one of three stages, and part into the two again.
