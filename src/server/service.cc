@@ -213,8 +213,10 @@ void Service::deliver(const OutputBatch& batch) {
     feed_.serving(fleet_.serving());
     for (int number = 0; number < replicas(); ++number) {
       const ReplicaId replica{number};
+      Observation seen = fleet_.seen(replica);
+      seen.step_tokens = 0;  // no step was computed
+      metrics_.engine(replica, seen);
       if (fleet_.serving()[static_cast<std::size_t>(number)] != replica) {
-        metrics_.engine(replica, fleet_.seen(replica));
         metrics_.has_no_form(replica);
       }
     }
