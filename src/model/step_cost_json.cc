@@ -51,18 +51,20 @@ json::object write_fields(const T& from, Fields<T> fields) {
   return object;
 }
 
+bool is_time(const json::value& value) {
+  return value.is_number() && std::isfinite(value.to_number<double>()) &&
+         value.to_number<double>() >= 0;
+}
+
 // Returns false if a field is missing, or is not a possible time.
 template <class T>
 bool read_fields(const json::object& object, Fields<T> fields, T& into) {
   for (const auto& [name, field] : fields) {
     const json::value* value = object.if_contains(name);
-    if (value == nullptr || !value->is_number()) {
+    if (value == nullptr || !is_time(*value)) {
       return false;
     }
     into.*field = value->to_number<double>();
-    if (!std::isfinite(into.*field) || into.*field < 0) {
-      return false;
-    }
   }
   return true;
 }
@@ -121,40 +123,34 @@ json::object logits_json(const StepCost& cost) {
   return object;
 }
 
-bool read_all_logits(const json::object& object, StepCost& cost) {
-  if (!read_by_precision<LogitsCost>(object, "logits", kLogitsFields, cost.logits)) {
-    return false;
-  }
-  for (const auto& member : object.at("logits").as_object()) {
-    const json::value* shared = member.value().as_object().if_contains("shared_us");
-    if (shared == nullptr) {
-      continue;
-    }
-    const double us = shared->is_number() ? shared->to_number<double>() : -1;
-    if (!std::isfinite(us) || us < 0) {
-      return false;
-    }
-    cost.logits_at(*parse_precision(std::string_view(member.key()))).shared_us = us;
-  }
-  return true;
+// Gives `read` the part of this name of each precision that has one. Returns false if `read` does.
+template <class Read>
+bool read_parts(const json::object& by_precision, std::string_view name, const Read& read) {
+  return std::all_of(by_precision.begin(), by_precision.end(), [&](const auto& member) {
+    const json::value* part = member.value().as_object().if_contains(name);
+    return part == nullptr || read(*parse_precision(std::string_view(member.key())), *part);
+  });
 }
 
 bool read_all_layers(const json::object& object, StepCost& cost) {
-  if (!read_by_precision<LayersCost>(object, "layers", kLayersFields, cost.layers)) {
-    return false;
-  }
-  for (const auto& member : object.at("layers").as_object()) {
-    const json::value* sums = member.value().as_object().if_contains("sums");
-    if (sums == nullptr) {
-      continue;
-    }
-    Transfer read;
-    if (!sums->is_object() || !read_fields<Transfer>(sums->get_object(), kSumsFields, read)) {
-      return false;
-    }
-    cost.of(*parse_precision(std::string_view(member.key()))).sums = read;
-  }
-  return true;
+  return read_by_precision<LayersCost>(object, "layers", kLayersFields, cost.layers) &&
+         read_parts(object.at("layers").as_object(), "sums",
+                    [&](Precision precision, const json::value& part) {
+                      Transfer& sums = cost.of(precision).sums.emplace();
+                      return part.is_object() &&
+                             read_fields<Transfer>(part.get_object(), kSumsFields, sums);
+                    });
+}
+
+bool read_all_logits(const json::object& object, StepCost& cost) {
+  return read_by_precision<LogitsCost>(object, "logits", kLogitsFields, cost.logits) &&
+         read_parts(object.at("logits").as_object(), "shared_us",
+                    [&](Precision precision, const json::value& part) {
+                      if (is_time(part)) {
+                        cost.logits_at(precision).shared_us = part.to_number<double>();
+                      }
+                      return is_time(part);
+                    });
 }
 
 bool read_cost(const json::object& object, MachineStepCost& measured) {
