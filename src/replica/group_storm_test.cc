@@ -84,7 +84,7 @@ struct GroupStorm : ReplicasTest {
 
   // Asks for one group size after the other until so many changes have ended well and what must
   // form has formed, and then for replicas alone. Waits a random time before each wish, mostly
-  // until the one before it has come true.
+  // until the one before it has come true; one of four is taken back on its way there.
   void storm(const Kept& kept, const std::vector<int>& sizes, std::int64_t changes) {
     SCOPED_TRACE(std::string(kept.weights) + " with KV at " + kept.kv);
     const int replicas = *std::max_element(sizes.begin(), sizes.end());
@@ -108,6 +108,9 @@ struct GroupStorm : ReplicasTest {
     bool ends = false;
     bool whole = false;  // each replica has all its KV
     int batches_left = 1;
+    int batches = 0;     // since the latest wish
+    int longest = 50;    // until a wish came true
+    int taken_back = 0;  // after so many batches the next wish comes in any case
     load.run(
         kMostRequests, 3 * static_cast<std::uint64_t>(replicas), [&](const OutputBatch& batch) {
           for (const Output& output : batch.outputs) {
@@ -127,6 +130,7 @@ struct GroupStorm : ReplicasTest {
           whole = std::ranges::all_of(kv, [&](const auto& one) {
             return one.second == sizing_of(options.sizing, one.first.value).form.kv;
           });
+          ++batches;
           if (--batches_left > 0) {
             return;
           }
@@ -138,9 +142,12 @@ struct GroupStorm : ReplicasTest {
                      has_formed(*status)) {
             ends = true;
             want(1);
-          } else if (there || wanted.empty() || below(100) == 0) {
+          } else if (there || batches >= taken_back) {
+            longest = there ? std::max(longest, batches) : longest;
             want(sizes[next++ % sizes.size()]);
+            batches = 0;
             batches_left = below(20);
+            taken_back = below(4) == 0 ? below(longest) : 10 * longest;
           }
         });
     ASSERT_FALSE(HasFatalFailure());
@@ -237,14 +244,14 @@ TEST_F(GroupStorm, PipelinesOfTwoReplicasBecomeOneAndPartManyTimes) {
   kv_cache_memory = "2MiB";
   by = GroupBy::kLayers;
   widen();
-  storm(kKept[1], {2, 4, 2, 1}, changes_wanted(8));
+  storm(kKept[1], {2, 4, 2, 1}, changes_wanted(24));
 }
 
 TEST_F(GroupStorm, FourReplicasDivideLayersAndPartManyTimes) {
   kv_cache_memory = "2MiB";
   by = GroupBy::kLayers;
   widen();
-  storm(kKept[1], {2, 1, 4, 1}, changes_wanted(8));
+  storm(kKept[1], {2, 1, 4, 1}, changes_wanted(24));
 }
 
 // A pipeline of two stages and a replica become one of three stages, and part into the two again.
@@ -255,7 +262,7 @@ TEST_F(GroupStorm, APipelineAndAReplicaBecomeOneAndPartManyTimes) {
   spec.layers = 6;
   write_hf_checkpoint(directory.path(), spec, {});
   must_form = {ReplicaId{0}, ReplicaId{2}};
-  storm(kKept[1], {2, 3, 2, 1}, changes_wanted(3));
+  storm(kKept[1], {2, 3, 2, 1}, changes_wanted(12));
 }
 
 // Stages have 3 and 5 layers: KV of both replicas does not fit next to half of the layers on the
@@ -286,7 +293,7 @@ TEST_F(GroupStorm, PipelinesOfSmallWeightsPartBeforeFourReplicasBecomeOne) {
   kv_cache_memory = "2MiB";
   spec.layers = 4;
   write_hf_checkpoint(directory.path(), spec, {});
-  storm(kKept[1], {2, 4}, changes_wanted(5));
+  storm(kKept[1], {2, 4}, changes_wanted(12));
 }
 
 TEST_F(GroupStorm, ReplicasKeepAttentionWeightsInGroups) {
