@@ -48,6 +48,32 @@ std::int64_t changes_wanted(std::int64_t plain) {
   return instrumented() ? std::min<std::int64_t>(plain, 6) : plain;
 }
 
+// Says after which batches of outputs the next wish comes: when the one before it has come true and
+// a random time has passed. One wish of four is taken back on its way.
+class WishTimes {
+ public:
+  bool next(bool came_true) {
+    ++batches_;
+    if (batches_ < rest_ || (!came_true && batches_ < taken_back_)) {
+      return false;
+    }
+    longest_ = came_true ? std::max(longest_, batches_) : longest_;
+    batches_ = 0;
+    rest_ = below(20);
+    taken_back_ = below(4) == 0 ? below(longest_) : 10 * longest_;
+    return true;
+  }
+
+ private:
+  int below(int limit) { return static_cast<int>(random_() % static_cast<unsigned>(limit)); }
+
+  std::mt19937 random_{7};
+  int batches_ = 0;  // since the latest wish
+  int rest_ = 0;
+  int taken_back_ = 0;
+  int longest_ = 50;  // batches until a wish came true
+};
+
 struct GroupStorm : ReplicasTest {
   GroupStorm() {
     spec.attention = {.heads = 4, .kv_heads = 4, .head_dim = 16};
@@ -83,8 +109,7 @@ struct GroupStorm : ReplicasTest {
   }
 
   // Asks for one group size after the other until so many changes have ended well and what must
-  // form has formed, and then for replicas alone. Waits a random time before each wish, mostly
-  // until the one before it has come true; one of four is taken back on its way there.
+  // form has formed, and then for replicas alone.
   void storm(const Kept& kept, const std::vector<int>& sizes, std::int64_t changes) {
     SCOPED_TRACE(std::string(kept.weights) + " with KV at " + kept.kv);
     const int replicas = *std::max_element(sizes.begin(), sizes.end());
@@ -93,8 +118,6 @@ struct GroupStorm : ReplicasTest {
     if (unequal) {
       take_from_first(options, replicas);
     }
-    std::mt19937 random(7);
-    const auto below = [&](unsigned limit) { return static_cast<int>(random() % limit); };
     FleetLoad load(options, *this);
     std::shared_ptr<const GroupsStatus> status;
     std::map<ReplicaId, KvForm> kv;
@@ -107,10 +130,7 @@ struct GroupStorm : ReplicasTest {
     };
     bool ends = false;
     bool whole = false;  // each replica has all its KV
-    int batches_left = 1;
-    int batches = 0;     // since the latest wish
-    int longest = 50;    // until a wish came true
-    int taken_back = 0;  // after so many batches the next wish comes in any case
+    WishTimes times;
     load.run(
         kMostRequests, 3 * static_cast<std::uint64_t>(replicas), [&](const OutputBatch& batch) {
           for (const Output& output : batch.outputs) {
@@ -130,24 +150,14 @@ struct GroupStorm : ReplicasTest {
           whole = std::ranges::all_of(kv, [&](const auto& one) {
             return one.second == sizing_of(options.sizing, one.first.value).form.kv;
           });
-          ++batches;
-          if (--batches_left > 0) {
-            return;
-          }
           if (ends) {
             if (there && whole) {
               load.enough();
             }
-          } else if (status && status->together_total + status->apart_total >= changes &&
-                     has_formed(*status)) {
-            ends = true;
-            want(1);
-          } else if (there || batches >= taken_back) {
-            longest = there ? std::max(longest, batches) : longest;
-            want(sizes[next++ % sizes.size()]);
-            batches = 0;
-            batches_left = below(20);
-            taken_back = below(4) == 0 ? below(longest) : 10 * longest;
+          } else if (times.next(there)) {
+            ends = there && status && status->together_total + status->apart_total >= changes &&
+                   has_formed(*status);
+            want(ends ? 1 : sizes[next++ % sizes.size()]);
           }
         });
     ASSERT_FALSE(HasFatalFailure());
