@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kFileName = "profiles.sqlite";
 constexpr int kWaitMs = 5000;   // for another process that writes
-constexpr int kCostFormat = 2;  // format of the cost column; other formats are not read
+constexpr int kCostFormat = 3;  // format of the cost column; other formats are not read
 
 // A table is created once; its name changes with its columns.
 constexpr const char* kTable =

@@ -1,9 +1,11 @@
 #include "replica/fingerprint.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,6 +27,11 @@ namespace protean {
 namespace {
 
 constexpr int kPromptTokens = 256;  // tokens of the longest chunk that is timed
+constexpr int kContext = 2048;      // tokens of the longest sequence that decodes
+// Positions that steps of decodes attend to. Few sequences, as long as can be, have them, so that
+// reading KV is a large part of the time. Otherwise noise decides what KV costs, and the cost is
+// far off where a server's steps read more of it.
+constexpr std::array kAttended = {2048, 8192, 16384};
 constexpr int kMostRounds = 10;
 constexpr int kFewTokens = 16;  // tokens of a step that waits for weights more than it computes
 // Layers of the deeper fingerprint, unless these bytes at the highest precision hold more: on tiny
@@ -67,7 +74,8 @@ class Measurement {
         options_(options),
         vocab_(timed_vocab(spec_, options.layers.front())),
         deepest_(deepest_of(spec_, options.layers.front())),
-        longest_(std::clamp(options.max_model_len, 2, 2 * kPromptTokens)) {
+        longest_(std::clamp(options.max_model_len, 2, 2 * kPromptTokens)),
+        context_(std::clamp(options.max_model_len, 2, kContext)) {
     for (const Precision precision : options.layers) {
       add_rows(precision);
       add_logits(precision);
@@ -138,7 +146,7 @@ class Measurement {
 
  private:
   void add(StepSizes sizes, Precision precision, int layers) {
-    if (sizes.longest() <= longest_) {
+    if (sizes.longest() <= context_) {
       probes_.emplace_back(std::move(sizes), precision, layers, vocab_, options_.kv.block_tokens);
     }
   }
@@ -194,10 +202,12 @@ class Measurement {
 
   // Steps that differ in the positions that their rows attend to.
   void add_attention(Precision precision) {
-    const int half = longest_ / 2;
-    for (const auto& [sequences, context] :
-         {std::pair{8, 48}, {4, longest_ - 1}, {16, half}, {32, half}}) {
-      StepSizes decode = decode_sizes(sequences, std::min(context, longest_ - 1));
+    std::set<std::pair<int, int>> decodes = {{8, std::min(48, context_ - 1)}, {16, longest_ / 2}};
+    for (const int positions : kAttended) {
+      decodes.emplace(std::clamp(positions / context_, 1, longest_chunk()), context_ - 1);
+    }
+    for (const auto& [sequences, context] : decodes) {
+      StepSizes decode = decode_sizes(sequences, context);
       decode.sampled = false;
       add(std::move(decode), precision, deepest_);
     }
@@ -220,7 +230,7 @@ class Measurement {
                               .page_bytes = options_.page_bytes,
                               .kv = options_.kv,
                               .devices = std::move(devices),
-                              .max_positions = longest_,
+                              .max_positions = context_,
                               .await_turn = [this] { return pause(); },
                               .disturbed = [this] { return is_disturbed(); }};
     rig.spec.vocab = vocab_;
@@ -452,7 +462,8 @@ class Measurement {
   const FingerprintOptions& options_;
   const int vocab_;
   const int deepest_;
-  const int longest_;
+  const int longest_;  // tokens of the longest prompt
+  const int context_;  // tokens of the longest sequence
   const TimeNs start_ns_ = steady_now_ns();
   std::vector<Probe> probes_;
   // Steps on two devices at a precision, by their places in shared_.

@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
+#include <random>
+#include <vector>
 
 #include "cost/configuration_cost.h"
 #include "cost/memory.h"
+#include "cost/step_sizes.h"
 #include "device/cpu/team.h"
 #include "model/random_checkpoint.h"
 
@@ -54,6 +58,40 @@ TEST(Fingerprint, AModelMayHaveOneLayerAndAShortContext) {
   const Fingerprint one = fingerprint_of(spec, {Precision::kW4});
   EXPECT_EQ(one.layers, 1);
   EXPECT_TRUE(one.cost.of(Precision::kW4).is_known());
+}
+
+// Times that are off by 3 % may not lead to a cost that is far off where a server's steps read more
+// KV than any step of the fingerprint.
+TEST(Fingerprint, NoiseDoesNotDecideWhatKvCosts) {
+  ModelSpec spec = tiny(4);
+  spec.max_context = 2048;
+  const std::vector<Precision> layers = {Precision::kBf16};
+  std::vector<TimedStep> steps = fingerprint_of(spec, layers).steps;
+  StepCost truth{.fixed_us = 50,
+                 .token_us = 5,
+                 .context_token_us = 0.075,
+                 .sequence_us = 50,
+                 .kv_token_us = 0.075,
+                 .far_kv_token_us = 0.075,
+                 .near_kv_tokens = 4096};
+  truth.of(Precision::kBf16) = {
+      .step_us = 3000, .token_us = 1300, .more_token_us = 500, .tile_us = 3000, .bend_tokens = 4};
+  truth.logits_at(Precision::kBf16) = {.step_us = 1500, .row_us = 100};
+  const StepWork work = work_of(plan_of(decode_sizes(64, 1000), spec.vocab, 16));
+  const StepPrecision all = steps.front().precision;
+  std::mt19937 random(1);
+  std::normal_distribution<double> noise(0, 0.03);
+  constexpr int kRounds = 12;
+  double error = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    for (TimedStep& step : steps) {
+      step.us = predict_us(truth, step.work, step.precision) * std::exp(noise(random));
+    }
+    const auto cost = fit_step_cost(steps);
+    ASSERT_TRUE(cost.ok()) << cost.error().message;
+    error += std::abs(predict_us(*cost, work, all) / predict_us(truth, work, all) - 1) / kRounds;
+  }
+  EXPECT_LT(error, 0.08);
 }
 
 // Returns the cost of a fingerprint with two devices that would share layers.
