@@ -256,7 +256,8 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
                          spec = model.spec](const PlannedLoad& load) {
     return estimate(spec, load, configurations, [&](const Configuration& one) {
       return ConfigurationSteps{.cost = divided_cost(costs.at(one.kv), spec, one, kAssumedTransfer),
-                                .send = kAssumedTransfer};
+                                .send = kAssumedTransfer,
+                                .divides_prompts = true};
     });
   };
   return report.estimate_for(report.wish.load);

@@ -21,10 +21,17 @@ StepPrecision precision_of(const Configuration& configuration) {
   return precision;
 }
 
-// The step in which a request's prompt is computed while the others decode.
-StepSizes first_step(const PlannedLoad& load) {
-  StepSizes sizes = decode_sizes(load.batch - 1, load.context());
-  sizes.slices.insert(sizes.slices.begin(), SliceSizes{.tokens = load.prompt_tokens});
+// The step in which part `at` of the equal `parts` of a request's prompt is computed while the
+// others decode, each in one part. The last part draws the first token.
+StepSizes first_step(const PlannedLoad& load, int at, int parts) {
+  const auto until = [&](int of, int part) {
+    return static_cast<int>(std::int64_t{of} * part / parts);
+  };
+  const auto share = [&](int of) { return until(of, at + 1) - until(of, at); };
+  StepSizes sizes = decode_sizes(share(load.batch - 1), load.context());
+  sizes.slices.insert(sizes.slices.begin(), {.context = until(load.prompt_tokens, at),
+                                             .tokens = share(load.prompt_tokens)});
+  sizes.sampled = at + 1 == parts || share(load.batch - 1) > 0;
   return sizes;
 }
 
@@ -99,13 +106,20 @@ ConfigurationMemory memory_of(const ModelSpec& spec, const Configuration& config
 Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
                    const PlannedLoad& load, const ConfigurationSteps& steps) {
   const ModelSpec pruned = pruned_spec(spec, configuration.pruning);
+  // Each part of a prompt but the first follows the one before it through the slowest stage.
+  const int pieces = steps.divides_prompts ? std::min(configuration.stages, load.prompt_tokens) : 1;
+  double ttft_us = 0;
+  for (int piece = 0; piece < pieces; ++piece) {
+    const StagedStep step =
+        staged_step(pruned, configuration, steps, first_step(load, piece, pieces));
+    ttft_us += piece + 1 < pieces ? step.slowest_us : step.path_us;
+  }
   const int parts = std::min(configuration.stages, load.batch);
-  const StagedStep first = staged_step(pruned, configuration, steps, first_step(load));
   const int rows = ceil_div(load.batch, parts);
   const StagedStep next =
       staged_step(pruned, configuration, steps,
                   decode_sizes(rows, load.prompt_tokens + load.output_tokens / 2));
-  return {.ttft_us = first.path_us, .tpot_us = std::max(next.path_us, parts * next.slowest_us)};
+  return {.ttft_us = ttft_us, .tpot_us = std::max(next.path_us, parts * next.slowest_us)};
 }
 
 StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,

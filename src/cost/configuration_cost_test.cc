@@ -180,6 +180,28 @@ TEST(ConfigurationLatency, StagesWorkOnPartsOfTheBatch) {
   EXPECT_LT(two, 0.6 * one);
 }
 
+// While the second stage computes the first part of a prompt, the first stage computes the second
+// part.
+TEST(ConfigurationLatency, StagesWorkOnPartsOfAPrompt) {
+  StepCost cost;
+  cost.of(Precision::kBf16) = {.token_us = 100, .more_token_us = 100};
+  cost.logits_at(Precision::kBf16) = {.step_us = 50};
+  const ModelSpec spec = known("llama-3.2-1b");
+  const PlannedLoad load{.prompt_tokens = 64, .output_tokens = 16};
+  const auto ttft_us = [&](int stages, bool divides_prompts) {
+    return latency_of(spec, {.stages = stages}, load,
+                      {.cost = cost, .divides_prompts = divides_prompts})
+        .ttft_us;
+  };
+  EXPECT_NEAR(ttft_us(1, true), 6400 + 50, 1e-6);
+  EXPECT_NEAR(ttft_us(2, false), 6400 + 50, 1e-6);
+  EXPECT_NEAR(ttft_us(2, true), 6400 * 3 / 4.0 + 50, 1e-6);
+  EXPECT_NEAR(ttft_us(4, true), 6400 * 7 / 16.0 + 50, 1e-6);
+  // Reading the weights is not divided: each part of a prompt reads them.
+  cost.of(Precision::kBf16) = {.step_us = 1000};
+  EXPECT_NEAR(ttft_us(2, true), 1000 * 3 / 2.0 + 50, 1e-6);
+}
+
 TEST(DividedCost, SharesLayersAndAddsSums) {
   StepCost cost;
   cost.of(Precision::kBf16) = {.step_us = 1600, .token_us = 32, .more_token_us = 32};
