@@ -140,7 +140,6 @@ Result<std::vector<FingerprintOptions>> fingerprints_here(
                             .kv = {.precision = kv, .block_tokens = kBlockTokens},
                             .cpus = device_to_profile_on(devices).cpus,
                             .sharing = devices_to_share(devices),
-                            .max_model_len = std::min(model.spec.max_context, 4096),
                             .harvest = options.harvest});
   }
   return fingerprints;

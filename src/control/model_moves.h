@@ -12,7 +12,8 @@
 
 namespace protean {
 
-// The mean error of the estimated latency of a configuration (docs/measured.md).
+// The mean error of the estimated latency of a configuration, the largest of the models and
+// machines that were measured on quiet processors (docs/measured.md).
 inline constexpr double kEstimateError = 0.16;
 
 // A model that serves on some devices, and how else it could be served.

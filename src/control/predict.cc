@@ -154,8 +154,12 @@ class Flow {
       return;  // the cost of steps is not known
     }
     const double tokens = slice.prompt.tokens;
+    const double steps = serving_.steps_in_flight;
+    const PromptWork last = slice.prompt.part(std::min(tokens, slice.prompt_tokens)) * (1 / steps);
     slice.own_s =
         tokens >= slice.prompt_tokens ? tokens / slice.prompt_tokens * slice.full_s : round(tokens);
+    slice.own_s +=
+        speed_.passing_s(end.form.precision, {decoding_ / steps, context_ / steps, last});
     slice.steady = length_s > (slice.decode_s > 0 ? slice.decode_s : slice.full_s) * left_ / 2;
     serve(slice);
     const double late_share = judge(slice);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cost/prompt_steps.h"
+
 namespace protean {
 namespace {
 
@@ -56,22 +58,22 @@ double StepSpeed::corrected_s(const StepCost& cost, const StepPrecision& precisi
   return predict_us(cost, work, precision) * correction_.factor(precision.layers) / kUsPerS;
 }
 
+double StepSpeed::passing_s(const StepPrecision& precision, const Batch& batch) const {
+  return std::max(0.0, corrected_s(path_, precision, batch) - corrected_s(cost_, precision, batch));
+}
+
 double StepSpeed::prefill_s(const StepPrecision& precision, const Batch& batch) const {
-  const double room = std::max(1.0, most_step_tokens_ - batch.decoding);
-  const double full_steps = std::floor(batch.prompt.tokens / room);
-  const double rest = batch.prompt.tokens - full_steps * room;
-  const auto of = [&](double tokens) {
-    return step_s(precision, {batch.decoding, batch.context_tokens, batch.prompt.part(tokens)});
-  };
-  // A pipeline divides a prompt that is alone among its stages, which the last part then passes.
-  const auto passing = [&](double tokens) {
-    const Batch alone{.prompt = batch.prompt.part(tokens)};
-    const double all = corrected_s(path_, precision, alone);
-    const double stage = corrected_s(cost_, precision, alone);
-    return stage > 0 ? (all - stage) * stage / all : 0;
-  };
-  return (full_steps > 0 ? full_steps * of(room) : 0) + (rest > 0 ? of(rest) : 0) +
-         (batch.prompt.tokens > 0 ? passing(rest > 0 ? rest : room) : 0);
+  const PromptWork& prompt = batch.prompt;
+  const Batch alone{.prompt = prompt};
+  const double stage_s = corrected_s(cost_, precision, alone);
+  if (prompt.tokens <= 0 || stage_s <= 0) {
+    return 0;
+  }
+  const double stages = std::max(1.0, std::round(corrected_s(path_, precision, alone) / stage_s));
+  const double room = std::max(1.0, most_step_tokens_ - batch.decoding / stages);
+  const double steps = prompt_steps(prompt.tokens, stages, room);
+  const Batch step{batch.decoding / stages, batch.context_tokens / stages, prompt * (1 / steps)};
+  return steps * step_s(precision, step) + passing_s(precision, step);
 }
 
 double StepSpeed::copy_bytes_per_s() const {

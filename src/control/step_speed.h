@@ -50,8 +50,12 @@ class StepSpeed {
   double step_s(const StepPrecision& precision, const Batch& batch) const;
   double step_s(const StepPrecision& precision, const StepWork& work) const;
 
-  // Predicts the time to compute all of the batch's prompts, in as many steps as they need, while
-  // its sequences decode, through all stages.
+  // Predicts by how much the last of steps that follow each other ends later, because it passes
+  // all stages: 0 if there is one stage.
+  double passing_s(const StepPrecision& precision, const Batch& batch) const;
+
+  // Predicts the time to compute all of the batch's prompts, in prompt_steps(), while its sequences
+  // decode, through all stages.
   double prefill_s(const StepPrecision& precision, const Batch& batch) const;
 
   // Returns how many tokens of the batch's prompts a step can take within `step_s` while its

@@ -144,8 +144,16 @@ TEST(StepSpeed, APromptPassesAllStages) {
   const StepSpeed two({.token_us = 50}, 512, {.token_us = 100});
   EXPECT_NEAR(one.prefill_s({}, {.prompt = prompt_work(400)}), 0.040, 1e-9);
   EXPECT_NEAR(two.prefill_s({}, {.prompt = prompt_work(400)}), 0.020 + 0.010, 1e-9);
-  EXPECT_NEAR(two.prefill_s({}, {.prompt = prompt_work(512 * 10)}), 10 * 0.0256 + 0.0128, 1e-9);
+  EXPECT_NEAR(two.prefill_s({}, {.prompt = prompt_work(512 * 10)}), 9 * 0.0256 + 0.0512, 1e-9);
   EXPECT_EQ(two.prefill_s({}, {}), 0);
+  // Each step reads the weights, so that a short prompt takes longer than on one device.
+  const StepSpeed reads({.fixed_us = 15'000, .token_us = 250}, 512,
+                        {.fixed_us = 30'000, .token_us = 500});
+  EXPECT_NEAR(reads.prefill_s({}, {.prompt = prompt_work(64)}), 0.023 + 0.046, 1e-9);
+  EXPECT_NEAR(reads.prefill_s({}, {.prompt = prompt_work(16)}), 0.038, 1e-9) << "not divided";
+  // Half of the sequences decode in each of the steps.
+  EXPECT_NEAR(reads.prefill_s({}, {.decoding = 8, .context_tokens = 0, .prompt = prompt_work(64)}),
+              0.024 + 0.048, 1e-9);
 }
 
 TEST(StepSpeed, AnotherCostKeepsWhatWasLearned) {

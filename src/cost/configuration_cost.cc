@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "cost/memory.h"
+#include "cost/prompt_steps.h"
 #include "cost/pruned_spec.h"
 #include "cost/shards.h"
 #include "cost/step_sizes.h"
@@ -12,6 +13,7 @@ namespace protean {
 namespace {
 
 constexpr int kBlockTokens = 16;
+constexpr double kStepTokens = 2048;    // of prompts, as servers take by default
 constexpr double kActivationBytes = 4;  // f32, between stages and in sums
 constexpr double kSumsOfLayer = 2;      // one for each half
 
@@ -21,18 +23,20 @@ StepPrecision precision_of(const Configuration& configuration) {
   return precision;
 }
 
-// The step in which part `at` of the equal `parts` of a request's prompt is computed while the
+// The step in which part `at` of the equal `parts` of a request's prompt is computed, while the
 // others decode, each in one part. The last part draws the first token.
-StepSizes first_step(const PlannedLoad& load, int at, int parts) {
+StepWork first_step(const ModelSpec& spec, const PlannedLoad& load, int at, int parts) {
   const auto until = [&](int of, int part) {
     return static_cast<int>(std::int64_t{of} * part / parts);
   };
   const auto share = [&](int of) { return until(of, at + 1) - until(of, at); };
-  StepSizes sizes = decode_sizes(share(load.batch - 1), load.context());
+  const int decodes = share(load.batch - 1);
+  StepSizes sizes = decode_sizes(decodes, load.context());
   sizes.slices.insert(sizes.slices.begin(), {.context = until(load.prompt_tokens, at),
                                              .tokens = share(load.prompt_tokens)});
-  sizes.sampled = at + 1 == parts || share(load.batch - 1) > 0;
-  return sizes;
+  StepWork work = work_of(plan_of(sizes, spec.vocab, kBlockTokens), spec);
+  work.logit_rows = decodes + (at + 1 == parts ? 1 : 0);
+  return work;
 }
 
 // The time of a step on its way through all stages.
@@ -42,8 +46,7 @@ struct StagedStep {
 };
 
 StagedStep staged_step(const ModelSpec& spec, const Configuration& configuration,
-                       const ConfigurationSteps& steps, const StepSizes& sizes) {
-  const StepWork work = work_of(plan_of(sizes, spec.vocab, kBlockTokens), spec);
+                       const ConfigurationSteps& steps, const StepWork& work) {
   const StepPrecision precision = precision_of(configuration);
   const double us = predict_us(steps.cost, work, precision);
   const int stages = configuration.stages;
@@ -106,19 +109,22 @@ ConfigurationMemory memory_of(const ModelSpec& spec, const Configuration& config
 Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
                    const PlannedLoad& load, const ConfigurationSteps& steps) {
   const ModelSpec pruned = pruned_spec(spec, configuration.pruning);
-  // Each part of a prompt but the first follows the one before it through the slowest stage.
-  const int pieces = steps.divides_prompts ? std::min(configuration.stages, load.prompt_tokens) : 1;
+  const int pieces =
+      steps.divides_prompts
+          ? static_cast<int>(prompt_steps(load.prompt_tokens, configuration.stages, kStepTokens))
+          : 1;
+  // The steps before the last one pass the slowest stage one after the other.
   double ttft_us = 0;
   for (int piece = 0; piece < pieces; ++piece) {
     const StagedStep step =
-        staged_step(pruned, configuration, steps, first_step(load, piece, pieces));
+        staged_step(pruned, configuration, steps, first_step(pruned, load, piece, pieces));
     ttft_us += piece + 1 < pieces ? step.slowest_us : step.path_us;
   }
   const int parts = std::min(configuration.stages, load.batch);
-  const int rows = ceil_div(load.batch, parts);
-  const StagedStep next =
-      staged_step(pruned, configuration, steps,
-                  decode_sizes(rows, load.prompt_tokens + load.output_tokens / 2));
+  const StepSizes rows =
+      decode_sizes(ceil_div(load.batch, parts), load.prompt_tokens + load.output_tokens / 2);
+  const StagedStep next = staged_step(pruned, configuration, steps,
+                                      work_of(plan_of(rows, pruned.vocab, kBlockTokens), pruned));
   return {.ttft_us = ttft_us, .tpot_us = std::max(next.path_us, parts * next.slowest_us)};
 }
 

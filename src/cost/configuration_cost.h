@@ -49,14 +49,15 @@ ConfigurationMemory memory_of(const ModelSpec& spec, const Configuration& config
 struct ConfigurationSteps {
   StepCost cost;
   Transfer send;
-  // Stages compute as many parts of a prompt at the same time, as Protean's do. False: one after
-  // the other, as in iServe section 5.3.
+  // Stages compute parts of a prompt at the same time, one each (prompt_steps()), as Protean's do.
+  // False: a prompt passes them whole, as in iServe section 5.3.
   bool divides_prompts = false;
 };
 
-// Returns the latency of a request among others of the load. Stages work concurrently on as many
-// parts of the batch. With one request at a time, stages add a message each to TPOT and nothing
-// else (iServe section 5.3), and to TTFT too if they do not divide prompts.
+// Returns the latency of a request among others of the load, for stages of equally many layers.
+// Stages work concurrently on as many parts of the batch. With one request at a time, each further
+// stage adds a message and the fixed time of a step to TPOT (iServe section 5.3), and if prompts
+// pass the stages whole, to TTFT.
 Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
                    const PlannedLoad& load, const ConfigurationSteps& steps);
 

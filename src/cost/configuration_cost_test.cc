@@ -202,6 +202,25 @@ TEST(ConfigurationLatency, StagesWorkOnPartsOfAPrompt) {
   EXPECT_NEAR(ttft_us(2, true), 1000 * 3 / 2.0 + 50, 1e-6);
 }
 
+TEST(ConfigurationLatency, PartsOfPromptsAreBlocksAndStepsOfServers) {
+  StepCost cost;
+  cost.of(Precision::kBf16) = {.token_us = 100, .more_token_us = 100};
+  const ModelSpec spec = known("llama-3.2-1b");
+  const auto ttft_us = [&](const PlannedLoad& load, const StepCost& steps) {
+    return latency_of(spec, {.stages = 2}, load, {.cost = steps, .divides_prompts = true}).ttft_us;
+  };
+  EXPECT_NEAR(ttft_us({.prompt_tokens = 16}, cost), 1600, 1e-6) << "a block is not divided";
+  EXPECT_NEAR(ttft_us({.prompt_tokens = 8192}, cost), 819200 * 5 / 8.0, 1e-3) << "four steps";
+  // The two sequences that decode take part in one step each, and tokens are drawn of both and of
+  // the prompt.
+  cost.logits_at(Precision::kBf16) = {.row_us = 7};
+  EXPECT_NEAR(ttft_us({.batch = 3, .prompt_tokens = 64}, cost), 6600 * 3 / 4.0 + 7 + 2 * 7, 1e-6);
+  // Later parts attend to those before them.
+  cost = {.context_token_us = 1};
+  const double attended = 32 * 33 / 2.0 / 2 + 64 * 65 / 2.0 - 32 * 33 / 2.0;
+  EXPECT_NEAR(ttft_us({.prompt_tokens = 64}, cost), attended, 1e-6);
+}
+
 TEST(DividedCost, SharesLayersAndAddsSums) {
   StepCost cost;
   cost.of(Precision::kBf16) = {.step_us = 1600, .token_us = 32, .more_token_us = 32};

@@ -175,6 +175,7 @@ StepCost cost_of(const GroupCost& cost, const ModelSpec& spec, const Form& form)
                              &slowest.far_kv_token_us}) {
     *time *= attention;
   }
+  slowest.near_kv_tokens /= attention;  // caches hold the KV of the stage's layers alone
   for (LayersCost& layers : slowest.layers) {
     for (double* const time :
          {&layers.step_us, &layers.token_us, &layers.more_token_us, &layers.tile_us}) {

@@ -85,10 +85,11 @@ double layers_us(const LayersCost& of, double tokens) {
 
 namespace {
 
-double attention_us(const StepCost& cost, const StepWork& work) {
-  return cost.context_token_us * work.context_tokens + cost.sequence_us * work.sequences +
-         cost.kv_token_us * work.kv_tokens +
-         cost.far_kv_token_us * std::max(0.0, work.kv_tokens - cost.near_kv_tokens);
+// The time of a share of the attention. Caches hold the KV of that share alone.
+double attention_us(const StepCost& cost, const StepWork& work, double share) {
+  return share * (cost.context_token_us * work.context_tokens + cost.sequence_us * work.sequences +
+                  cost.kv_token_us * work.kv_tokens) +
+         cost.far_kv_token_us * std::max(0.0, share * work.kv_tokens - cost.near_kv_tokens);
 }
 
 }  // namespace
@@ -100,7 +101,7 @@ double predict_us(const StepCost& cost, const StepWork& work, const StepPrecisio
 double predict_us(const StepCost& cost, const StepWork& work, const StepPrecision& precision,
                   const DeviceWork& part) {
   double us = part.begins ? cost.fixed_us + cost.token_us * work.tokens : 0;
-  us += part.attention * attention_us(cost, work);
+  us += attention_us(cost, work, part.attention);
   if (part.logits && work.logit_rows > 0) {
     const LogitsCost& logits = cost.logits_at(precision.embeddings);
     us += logits.step_us + logits.row_us * work.logit_rows;

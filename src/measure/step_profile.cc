@@ -219,8 +219,7 @@ Result<FingerprintOptions> fingerprint_options(const StepProfileOptions& options
   return FingerprintOptions{.layers = *precisions,
                             .kv = {.precision = default_kv_precision(precisions->front())},
                             .page_bytes = page_bytes_of_pool(page_bytes_for(spec)),
-                            .cpus = *cpus,
-                            .max_model_len = options.longest};
+                            .cpus = *cpus};
 }
 
 struct LearntFingerprint {

@@ -1,11 +1,9 @@
 #include "replica/fingerprint.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +17,7 @@
 #include "cost/memory.h"
 #include "cost/step_sizes.h"
 #include "model/fingerprint_weights.h"
+#include "replica/fingerprint_lengths.h"
 #include "replica/fingerprint_probe.h"
 #include "replica/fingerprint_rig.h"
 #include "replica/replica.h"
@@ -26,12 +25,6 @@
 namespace protean {
 namespace {
 
-constexpr int kPromptTokens = 256;  // tokens of the longest chunk that is timed
-constexpr int kContext = 2048;      // tokens of the longest sequence that decodes
-// Positions that steps of decodes attend to. Few sequences, as long as can be, have them, so that
-// reading KV is a large part of the time. Otherwise noise decides what KV costs, and the cost is
-// far off where a server's steps read more of it.
-constexpr std::array kAttended = {2048, 8192, 16384};
 constexpr int kMostRounds = 10;
 constexpr int kFewTokens = 16;  // tokens of a step that waits for weights more than it computes
 // Layers of the deeper fingerprint, unless these bytes at the highest precision hold more: on tiny
@@ -65,6 +58,15 @@ int deepest_of(const ModelSpec& spec, Precision highest) {
       std::clamp<std::int64_t>(fit, std::min(kLayers, spec.layers), spec.layers));
 }
 
+// The KV of a step takes no more memory than the layers.
+FingerprintLengths lengths_of(const ModelSpec& spec, int deepest,
+                              const FingerprintOptions& options) {
+  const ModelSpec timed = with_layers(spec, deepest);
+  const std::int64_t layers = deepest * layer_bytes(spec, options.layers.front());
+  return fingerprint_lengths(timed, std::max(kLayersBytes, layers),
+                             kv_token_bytes(timed, options.kv.precision));
+}
+
 using Probe = FingerprintProbe;
 
 class Measurement {
@@ -74,13 +76,14 @@ class Measurement {
         options_(options),
         vocab_(timed_vocab(spec_, options.layers.front())),
         deepest_(deepest_of(spec_, options.layers.front())),
-        longest_(std::clamp(options.max_model_len, 2, 2 * kPromptTokens)),
-        context_(std::clamp(options.max_model_len, 2, kContext)) {
+        lengths_(lengths_of(spec_, deepest_, options)) {
     for (const Precision precision : options.layers) {
       add_rows(precision);
       add_logits(precision);
     }
-    add_attention(options.layers.front());
+    for (StepSizes& sizes : attending_steps(lengths_)) {
+      add(std::move(sizes), options.layers.front(), deepest_);
+    }
     if (measures_sums(options, spec_)) {
       add_shared();
     }
@@ -93,7 +96,7 @@ class Measurement {
     }
     std::unique_ptr<FingerprintRig> rig = *std::move(made);
     Fingerprint found{.layers = deepest_,
-                      .prompt_tokens = longest_chunk(),
+                      .prompt_tokens = lengths_.chunk,
                       .load_seconds = used_s(),
                       .kept_times = resume(probes_) + resume(shared_)};
     warm_up(*rig);
@@ -146,7 +149,7 @@ class Measurement {
 
  private:
   void add(StepSizes sizes, Precision precision, int layers) {
-    if (sizes.longest() <= context_) {
+    if (sizes.longest() <= lengths_.sequence) {
       probes_.emplace_back(std::move(sizes), precision, layers, vocab_, options_.kv.block_tokens);
     }
   }
@@ -162,7 +165,7 @@ class Measurement {
     for (const Precision precision : options_.layers) {
       SharedSteps steps{
           .few = add(inner_chunk(1), precision),
-          .more = add(inner_chunk(std::min(kSharedTokens, longest_chunk())), precision)};
+          .more = add(inner_chunk(std::min(kSharedTokens, lengths_.chunk)), precision)};
       if (is_first_with_its_head(precision)) {
         steps.sampled = add(decode_sizes(1, 1), precision);
       }
@@ -170,13 +173,11 @@ class Measurement {
     }
   }
 
-  int longest_chunk() const { return std::min(kPromptTokens, longest_); }
-
   // Chunks of as many tokens as steps have. Most leave tiles of rows incomplete, as prompts do.
   void add_rows(Precision precision) {
-    for (const int tokens : {1, 2, 4, 8, 16, 24, 40, 72, 136, longest_chunk()}) {
+    for (const int tokens : {1, 2, 4, 8, 16, 24, 40, 72, 136, lengths_.chunk}) {
       add(inner_chunk(tokens), precision, deepest_);
-      if (tokens == 1 || tokens == 16 || tokens == longest_chunk()) {
+      if (tokens == 1 || tokens == 16 || tokens == lengths_.chunk) {
         add(inner_chunk(tokens), precision, 1);
       }
     }
@@ -200,28 +201,6 @@ class Measurement {
     }
   }
 
-  // Steps that differ in the positions that their rows attend to.
-  void add_attention(Precision precision) {
-    std::set<std::pair<int, int>> decodes = {{8, std::min(48, context_ - 1)}, {16, longest_ / 2}};
-    for (const int positions : kAttended) {
-      decodes.emplace(std::clamp(positions / context_, 1, longest_chunk()), context_ - 1);
-    }
-    for (const auto& [sequences, context] : decodes) {
-      StepSizes decode = decode_sizes(sequences, context);
-      decode.sampled = false;
-      add(std::move(decode), precision, deepest_);
-    }
-    for (const int tokens : {24, 64}) {
-      if (tokens < longest_) {
-        add(inner_chunk(tokens, longest_ - tokens), precision, deepest_);
-      }
-    }
-    add(inner_chunks(8, 8), precision, deepest_);
-    if (longest_ > longest_chunk()) {
-      add(inner_chunk(longest_), precision, deepest_);  // more than a pass over the weights
-    }
-  }
-
   Result<std::unique_ptr<FingerprintRig>> make_rig(const Checkpoint& checkpoint,
                                                    const std::vector<Probe>& probes,
                                                    std::vector<CpuShare> devices) {
@@ -230,7 +209,7 @@ class Measurement {
                               .page_bytes = options_.page_bytes,
                               .kv = options_.kv,
                               .devices = std::move(devices),
-                              .max_positions = context_,
+                              .max_positions = lengths_.sequence,
                               .await_turn = [this] { return pause(); },
                               .disturbed = [this] { return is_disturbed(); }};
     rig.spec.vocab = vocab_;
@@ -402,7 +381,7 @@ class Measurement {
   // Touches all weights and buffers.
   void warm_up(FingerprintRig& rig) {
     for (const Probe& probe : probes_) {
-      if ((probe.sizes.tokens() == longest_chunk() || probe.sizes.sampled) && pause()) {
+      if ((probe.sizes.tokens() == lengths_.chunk || probe.sizes.sampled) && pause()) {
         rig.time_us(probe.plan, probe.precision, probe.layers);
       }
     }
@@ -433,7 +412,7 @@ class Measurement {
   // The latency of the model with so many layers, from its answers of two lengths.
   Latency latency(Precision precision, int layers) const {
     const double first_us =
-        time_of(precision, layers, longest_chunk(), false) + logits_us(precision);
+        time_of(precision, layers, lengths_.chunk, false) + logits_us(precision);
     const double next_us = time_of(precision, layers, 1, false) + logits_us(precision);
     return latency_of({.tokens = 4, .us = first_us + 4 * next_us},
                       {.tokens = 16, .us = first_us + 16 * next_us});
@@ -462,8 +441,7 @@ class Measurement {
   const FingerprintOptions& options_;
   const int vocab_;
   const int deepest_;
-  const int longest_;  // tokens of the longest prompt
-  const int context_;  // tokens of the longest sequence
+  const FingerprintLengths lengths_;
   const TimeNs start_ns_ = steady_now_ns();
   std::vector<Probe> probes_;
   // Steps on two devices at a precision, by their places in shared_.

@@ -21,7 +21,6 @@ struct FingerprintOptions {
   // Two devices that would share layers, if sums among them are to be measured; else empty. Models
   // that cannot be divided have none.
   std::vector<CpuShare> sharing = {};
-  int max_model_len = 4096;
   // Steps are timed again while this is not used up, loading included, `patience_s` excluded. Only
   // tests, which want each step timed once, set it.
   double budget_s = 2.6;
@@ -45,7 +44,8 @@ bool measures_sums(const FingerprintOptions& options, const ModelSpec& spec);
 
 // Learns what steps of a model cost on this machine from its first one and two hidden layers
 // (iServe section 5), without loading the model. Needs memory for two layers and the LM head at
-// each precision, and computes on `cpus` for about `budget_s`, then on `sharing` for a third of it.
+// each precision, or for 64 MiB of tiny layers, and as much for KV as the layers take at the
+// highest precision. Computes on `cpus` for about `budget_s`, then on `sharing` for a third of it.
 // Fails with kUnavailable if the harvest is to end.
 Result<Fingerprint> measure_fingerprint(const Checkpoint& checkpoint,
                                         const FingerprintOptions& options);

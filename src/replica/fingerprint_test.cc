@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "cost/configuration_cost.h"
@@ -54,10 +55,38 @@ TEST(Fingerprint, KnowsEveryPrecisionAndTheMemoryOfTheWholeModel) {
 }
 
 TEST(Fingerprint, AModelMayHaveOneLayerAndAShortContext) {
-  ModelSpec spec = tiny(1);
-  const Fingerprint one = fingerprint_of(spec, {Precision::kW4});
-  EXPECT_EQ(one.layers, 1);
-  EXPECT_TRUE(one.cost.of(Precision::kW4).is_known());
+  for (const int context : {2, 48, 65, 300}) {
+    SCOPED_TRACE(context);
+    ModelSpec spec = tiny(1);
+    spec.max_context = context;
+    const Fingerprint one = fingerprint_of(spec, {Precision::kW4});
+    EXPECT_EQ(one.layers, 1);
+    EXPECT_TRUE(one.cost.of(Precision::kW4).is_known());
+  }
+}
+
+// Returns the most positions that a step of a fingerprint attends to with each of its rows, and in
+// all.
+std::pair<double, double> most_attended(const ModelSpec& spec) {
+  double of_row = 0;
+  double of_step = 0;
+  for (const TimedStep& step : fingerprint_of(spec, {Precision::kBf16}).steps) {
+    if (step.work.tokens == step.work.sequences) {
+      of_row = std::max(of_row, step.work.kv_tokens / step.work.sequences);
+      of_step = std::max(of_step, step.work.kv_tokens);
+    }
+  }
+  return {of_row, of_step};
+}
+
+TEST(Fingerprint, DecodesAreAsLongAsLayersSee) {
+  ModelSpec spec = tiny(2);
+  spec.max_context = 1 << 20;
+  EXPECT_EQ(most_attended(spec), std::pair(2048.0, 16384.0));
+  spec.attention.sliding_window = 256;
+  const auto [of_row, of_step] = most_attended(spec);
+  EXPECT_GE(of_row, 256);
+  EXPECT_GE(of_step, 16384) << "more sequences make up for the window";
 }
 
 // Times that are off by 3 % may not lead to a cost that is far off where a server's steps read more

@@ -48,13 +48,13 @@ std::int64_t changes_wanted(std::int64_t plain) {
   return instrumented() ? std::min<std::int64_t>(plain, 6) : plain;
 }
 
-// Says after which batches of outputs the next wish comes: when the one before it has come true and
-// a random time has passed. One wish of four is taken back on its way.
+// Says after which batches of outputs the next wish comes: a random time after the one before it
+// has come true. One wish of four is to be taken back on its way there.
 class WishTimes {
  public:
   bool next(bool came_true) {
     ++batches_;
-    if (batches_ < rest_ || (!came_true && batches_ < taken_back_)) {
+    if (came_true ? rest_-- > 0 : batches_ < taken_back_) {
       return false;
     }
     longest_ = came_true ? std::max(longest_, batches_) : longest_;
@@ -68,10 +68,10 @@ class WishTimes {
   int below(int limit) { return static_cast<int>(random_() % static_cast<unsigned>(limit)); }
 
   std::mt19937 random_{7};
-  int batches_ = 0;  // since the latest wish
-  int rest_ = 0;
-  int taken_back_ = 0;
-  int longest_ = 50;  // batches until a wish came true
+  int batches_ = 0;     // since the latest wish
+  int rest_ = 0;        // batches until the next one, once it has come true
+  int taken_back_ = 0;  // batches after which it is taken back
+  int longest_ = 50;    // batches until a wish came true
 };
 
 struct GroupStorm : ReplicasTest {

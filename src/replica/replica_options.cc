@@ -133,9 +133,7 @@ std::optional<GroupConfig> group_config(const ReplicaOptions& options, const Mod
 
 FingerprintOptions fingerprint_options(const ReplicaOptions& options) {
   const Form& form = options.sizing.form;
-  FingerprintOptions wanted{.kv = form.kv,
-                            .cpus = options.sizing.cpus.front(),
-                            .max_model_len = options.sizing.max_model_len};
+  FingerprintOptions wanted{.kv = form.kv, .cpus = options.sizing.cpus.front()};
   const std::vector<CpuShare>& cpus = options.sizing.cpus;
   if (cpus.size() > 1 && form.shards > 1) {  // else no devices share a layer
     wanted.sharing = {cpus[0], cpus[1]};

@@ -187,7 +187,7 @@ TEST(StepCosts, AFingerprintThatRequestsDisturbedIsNotKept) {
       .model = folder / "model", .directory = folder / "cache", .version = "1"};
   const FingerprintOptions options{.layers = {Precision::kBf16}};
   const auto busy = measure(
-      source, [] {}, "requests came whenever 28 of its steps were timed", false);
+      source, [] {}, "requests came whenever 29 of its steps were timed", false);
   ASSERT_TRUE(busy.ok()) << busy.error().message;
   EXPECT_TRUE(busy->cost.of(Precision::kBf16).is_known())
       << "it serves until there is a better one";
