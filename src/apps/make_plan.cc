@@ -230,6 +230,12 @@ Result<std::vector<EstimatedConfiguration>> candidates_of(const PlanOptions& opt
   const auto count = static_cast<int>(std::count_if(
       devices.begin(), devices.end(), [](const PlannedDevice& device) { return !device.lost; }));
   const bool iserve = options.space == "iserve";
+  if (iserve && options.weights != "auto") {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--weights {}: --space iserve has the precisions of the paper: remove one of "
+                      "the two",
+                      options.weights);
+  }
   if (iserve) {
     precisions = std::vector{Precision::kBf16, Precision::kW8, Precision::kW4};
   }

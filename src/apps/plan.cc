@@ -5,6 +5,7 @@
 #include "apps/make_plan.h"
 #include "apps/options.h"
 #include "apps/plan_report.h"
+#include "base/log.h"
 #include "cost/known_models.h"
 #include "host/machine.h"
 #include "measure/json_line.h"
@@ -74,6 +75,9 @@ int run_plan(PlanCommand& command) {
   const auto report = make_plan(command.plan, *model, this_machine());
   if (!report.ok()) {
     return exit_with(report.error());
+  }
+  if (const std::string& warning = report->devices.warning; !warning.empty()) {
+    log::warning("{}", warning);
   }
   print_text(command.as_json ? json_line(plan_json(*report)) : plan_text(*report, command.rows));
   return 0;

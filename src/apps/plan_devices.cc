@@ -122,6 +122,9 @@ Status add_described(const std::string& file, const toml::table& table,
     return wrong(file, number, "count", "at least 1, and 1024 in all");
   }
   device.free_bytes = free_bytes.value_or(device.memory_bytes);
+  if (device.free_bytes > device.memory_bytes) {
+    return wrong(file, number, "free", "at most its memory, " + format_bytes(device.memory_bytes));
+  }
   devices.insert(devices.end(), static_cast<std::size_t>(count), device);
   return {};
 }
@@ -167,6 +170,12 @@ Result<PlannedDevices> devices_here(const std::string& text, const std::string& 
     return group.error();
   }
   PlannedDevices found{.name = processor_name()};
+  if (!group->warnings.empty()) {
+    found.warning = fmt::format(
+        "--devices {}: there are not as many CPUs, so devices wait for each other; estimates are "
+        "for devices that do not",
+        text);
+  }
   const std::vector<std::int64_t> memory = memory_of_devices(*group, machine);
   for (std::size_t i = 0; i < memory.size(); ++i) {
     found.devices.push_back(

@@ -26,7 +26,8 @@ struct PlannedDevice {
 
 struct PlannedDevices {
   std::vector<PlannedDevice> devices;
-  std::string name;  // such as "8xA6000" or the processor's
+  std::string name;          // such as "8xA6000" or the processor's
+  std::string warning = {};  // empty: none
 };
 
 // Reads --devices: a number of devices of this machine, "8xA6000", or a TOML file. A file describes

@@ -113,19 +113,25 @@ Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
       steps.divides_prompts
           ? static_cast<int>(prompt_steps(load.prompt_tokens, configuration.stages, kStepTokens))
           : 1;
-  // The steps before the last one pass the slowest stage one after the other.
-  double ttft_us = 0;
-  for (int piece = 0; piece < pieces; ++piece) {
-    const StagedStep step =
-        staged_step(pruned, configuration, steps, first_step(pruned, load, piece, pieces));
-    ttft_us += piece + 1 < pieces ? step.slowest_us : step.path_us;
-  }
   const int parts = std::min(configuration.stages, load.batch);
   const StepSizes rows =
       decode_sizes(ceil_div(load.batch, parts), load.prompt_tokens + load.output_tokens / 2);
   const StagedStep next = staged_step(pruned, configuration, steps,
                                       work_of(plan_of(rows, pruned.vocab, kBlockTokens), pruned));
-  return {.ttft_us = ttft_us, .tpot_us = std::max(next.path_us, parts * next.slowest_us)};
+  const double round_us = std::max(next.path_us, parts * next.slowest_us);
+  // The steps before the last one pass the slowest stage one after the other.
+  Latency latency{.ttft_us = 0, .tpot_us = round_us};
+  double busy_us = 0;  // of the slowest stage
+  for (int piece = 0; piece < pieces; ++piece) {
+    const StagedStep step =
+        staged_step(pruned, configuration, steps, first_step(pruned, load, piece, pieces));
+    latency.ttft_us += piece + 1 < pieces ? step.slowest_us : step.path_us;
+    busy_us += step.slowest_us;
+  }
+  // While an answer is drawn, each of the other requests ends and another one begins.
+  const double prompts = (load.batch - 1.0) / std::max(1, load.output_tokens);
+  latency.tpot_us += prompts * std::max(0.0, busy_us - round_us);
+  return latency;
 }
 
 StepCost divided_cost(const StepCost& whole, const ModelSpec& spec,

@@ -55,9 +55,11 @@ struct ConfigurationSteps {
 };
 
 // Returns the latency of a request among others of the load, for stages of equally many layers.
-// Stages work concurrently on as many parts of the batch. With one request at a time, each further
-// stage adds a message and the fixed time of a step to TPOT (iServe section 5.3), and if prompts
-// pass the stages whole, to TTFT.
+// Stages work concurrently on as many parts of the batch. TPOT is the mean time of a token,
+// prompts included that are computed in between: each request that ends is followed by another one,
+// so an answer lives through as many prompts as there are other requests. With one request at a
+// time, each further stage adds a message and the fixed time of a step to TPOT (iServe
+// section 5.3), and if prompts pass the stages whole, to TTFT.
 Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
                    const PlannedLoad& load, const ConfigurationSteps& steps);
 

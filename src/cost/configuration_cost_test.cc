@@ -202,6 +202,21 @@ TEST(ConfigurationLatency, StagesWorkOnPartsOfAPrompt) {
   EXPECT_NEAR(ttft_us(2, true), 1000 * 3 / 2.0 + 50, 1e-6);
 }
 
+// While an answer of ten tokens is drawn, three other requests end and three begin.
+TEST(ConfigurationLatency, TokensWaitForThePromptsOfOtherRequests) {
+  StepCost cost;
+  cost.of(Precision::kBf16) = {.token_us = 100, .more_token_us = 100};
+  const ModelSpec spec = known("llama-3.2-1b");
+  const PlannedLoad load{.batch = 4, .prompt_tokens = 64, .output_tokens = 10};
+  const Latency latency = latency_of(spec, {}, load, {.cost = cost});
+  EXPECT_NEAR(latency.ttft_us, 6700, 1e-6);
+  EXPECT_NEAR(latency.tpot_us, 400 + 0.3 * (6700 - 400), 1e-6);
+  // Each of two stages computes half of the layers of all prompts and tokens.
+  const Latency two =
+      latency_of(spec, {.stages = 2}, load, {.cost = cost, .divides_prompts = true});
+  EXPECT_NEAR(two.tpot_us, 200 + 0.3 * (3350 - 200), 1e-6);
+}
+
 TEST(ConfigurationLatency, PartsOfPromptsAreBlocksAndStepsOfServers) {
   StepCost cost;
   cost.of(Precision::kBf16) = {.token_us = 100, .more_token_us = 100};

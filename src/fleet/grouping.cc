@@ -6,30 +6,12 @@
 
 #include "base/check.h"
 #include "control/plan_regroup.h"
+#include "fleet/refusal.h"
 
 namespace protean {
 namespace {
 
 constexpr std::size_t kHistory = 256;
-
-template <class... Args>
-Error refused(fmt::format_string<Args...> format, Args&&... args) {
-  return Error{ErrorCode::kInvalidArgument,
-               "these groups cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
-}
-
-// Refuses what can be had at another time.
-template <class... Args>
-Error refused_now(fmt::format_string<Args...> format, Args&&... args) {
-  return Error{ErrorCode::kExhausted,
-               "these groups cannot be had: " + fmt::format(format, std::forward<Args>(args)...)};
-}
-
-// Refuses for the reason why homes cannot become one.
-Error refused_for(const Error& why) {
-  return why.code == ErrorCode::kInvalidArgument ? refused("{}", why.message)
-                                                 : refused_now("{}", why.message);
-}
 
 bool overlap(const std::vector<ReplicaId>& a, const std::vector<ReplicaId>& b) {
   return std::any_of(a.begin(), a.end(), [&](ReplicaId replica) {
@@ -232,7 +214,7 @@ Status Grouping::check_wish(const GroupWish& wish) const {
       }
       const std::string& failure = stations_[index(replica)].failure;
       if (group.size() > 1 && !failure.empty()) {
-        return refused_now("replica {} is out of service: it {}", replica.value, failure);
+        return for_now(refused("replica {} is out of service: it {}", replica.value, failure));
       }
       if (!named.insert(replica).second) {
         return refused("replica {} is named twice", replica.value);
@@ -289,13 +271,21 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
     return valid.error();
   }
   std::vector<Wanted> before = std::exchange(wanted_, wanted_after(wish, reason, insists));
+  // What replicas have while they change says nothing of what they can have later.
+  const auto give_up = [&](Error why) {
+    wanted_ = std::move(before);
+    if (why.code == ErrorCode::kInvalidArgument && !running_.empty()) {
+      why.message += "; other groups are changing: ask again when they have";
+      return for_now(std::move(why));
+    }
+    return why;
+  };
   NestedForms ahead = nested_forms();
   std::vector<Regroup> changes;
   for (const auto& running : running_) {
     Result<Regroup> rest = rest_of(*running, ahead);
     if (!rest.ok()) {
-      wanted_ = std::move(before);
-      return rest.error();
+      return give_up(rest.error());
     }
     changes.push_back(*std::move(rest));
   }
@@ -310,8 +300,7 @@ Result<std::vector<Regroup>> Grouping::want(const GroupWish& wish, const std::st
       }
     }
     if (!next.ok()) {
-      wanted_ = std::move(before);
-      return next.error();
+      return give_up(next.error());
     }
     next->morph.reason = change->wanted->reason;
     changes.push_back(*std::move(next));

@@ -93,6 +93,19 @@ TEST(UnequalMemory, APipelineAndAReplicaBecomeOne) {
   }
 }
 
+TEST(UnequalMemory, WhileGroupsChangeARefusalIsForNow) {
+  GroupScene scene(of_unequal_memory(true));
+  ASSERT_TRUE(scene.want({{0, 1}}, GroupBy::kLayers).ok());
+  ASSERT_TRUE(scene.changing());
+  const auto refused = scene.want({{0, 1}}, GroupBy::kShards);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(refused.error().message.find("ask again when they have"), std::string::npos)
+      << refused.error().message;
+  scene.settle();
+  EXPECT_EQ(scene.groups(), "01") << "what was asked for before stays";
+}
+
 TEST(UnequalMemory, NoGroupByShardsForms) {
   GroupScene scene(of_unequal_memory(true));
   const auto refused = scene.want({{0, 1}}, GroupBy::kShards);

@@ -17,7 +17,7 @@ namespace protean {
 namespace {
 
 constexpr const char* kFileName = "profiles.sqlite";
-constexpr int kWaitMs = 5000;   // for another process that writes
+constexpr int kWaitMs = 5000;  // for another process that writes
 // Of the cost column, and of the steps that were timed for it. Others are not read.
 constexpr int kCostFormat = 3;
 
