@@ -188,10 +188,12 @@ TEST_F(ReplicasTest, MicrobatchesAreDividedByThePredictedTime) {
   }
   const KvForm& kv = options.sizing.form.kv;
   cost.far_kv_token_us = 4;
-  cost.near_kv_tokens = static_cast<double>(kv.blocks * kv.block_tokens) / 8;  // of half, a quarter
+  // A step reads half of the blocks. Caches hold a quarter of it in all layers, half of it in the
+  // half of the layers that a stage has.
+  cost.near_kv_tokens = static_cast<double>(kv.blocks * kv.block_tokens) / 8;
   options.cost = group_cost(cost, spec, kPrecisions, kAssumedTransfer);
   EXPECT_NEAR(engine_config(options, spec).scheduler.balance.per_kv_token,
-              balance.per_kv_token + 0.75 * 4 / 2, 0.01);
+              balance.per_kv_token + 0.5 * 4 / 2, 0.01);
   ModelSpec ungated = spec;
   ungated.mlp.gated = false;
   options.cost = {};  // not known: a nominal cost's proportions
