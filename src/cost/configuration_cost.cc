@@ -23,6 +23,10 @@ StepPrecision precision_of(const Configuration& configuration) {
   return precision;
 }
 
+StepWork work_of(const StepSizes& sizes, const ModelSpec& spec) {
+  return work_of(plan_of(sizes, spec.vocab, kBlockTokens), spec);
+}
+
 // The step in which part `at` of the equal `parts` of a request's prompt is computed, while the
 // others decode, each in one part. The last part draws the first token.
 StepWork first_step(const ModelSpec& spec, const PlannedLoad& load, int at, int parts) {
@@ -34,7 +38,7 @@ StepWork first_step(const ModelSpec& spec, const PlannedLoad& load, int at, int 
   StepSizes sizes = decode_sizes(decodes, load.context());
   sizes.slices.insert(sizes.slices.begin(), {.context = until(load.prompt_tokens, at),
                                              .tokens = share(load.prompt_tokens)});
-  StepWork work = work_of(plan_of(sizes, spec.vocab, kBlockTokens), spec);
+  StepWork work = work_of(sizes, spec);
   work.logit_rows = decodes + (at + 1 == parts ? 1 : 0);
   return work;
 }
@@ -116,8 +120,7 @@ Latency latency_of(const ModelSpec& spec, const Configuration& configuration,
   const int parts = std::min(configuration.stages, load.batch);
   const StepSizes rows =
       decode_sizes(ceil_div(load.batch, parts), load.prompt_tokens + load.output_tokens / 2);
-  const StagedStep next = staged_step(pruned, configuration, steps,
-                                      work_of(plan_of(rows, pruned.vocab, kBlockTokens), pruned));
+  const StagedStep next = staged_step(pruned, configuration, steps, work_of(rows, pruned));
   const double round_us = std::max(next.path_us, parts * next.slowest_us);
   // The steps before the last one pass the slowest stage one after the other.
   Latency latency{.ttft_us = 0, .tpot_us = round_us};

@@ -18,7 +18,8 @@ namespace {
 
 constexpr const char* kFileName = "profiles.sqlite";
 constexpr int kWaitMs = 5000;  // for another process that writes
-// Of the cost column, and of the steps that were timed for it. Others are not read.
+// The format of the cost column and of the steps that were timed for it. Rows of another format are
+// not read.
 constexpr int kCostFormat = 3;
 
 // A table is created once; its name changes with its columns.
